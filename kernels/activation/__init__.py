@@ -1,0 +1,5 @@
+"""SiLU(gate) * up."""
+
+from .reference import silu_mul
+
+__all__ = ["silu_mul"]

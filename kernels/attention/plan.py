@@ -1,0 +1,116 @@
+"""How the reference attention cuts a packed batch into calls: derived once a forward, used by every layer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .layout import AttentionLayout
+
+# Requests with more queries than this attend alone: padding the others to them would cost more than the extra calls.
+LONGEST_BATCHED_QUERY = 16
+
+
+@dataclass(slots=True)
+class AttentionPiece:
+    """Requests that share one attention call, padded to Q queries and K visible rows each."""
+
+    num_requests: int
+    query_len: int
+    kv_len: int
+    query_rows: slice | Tensor  # packed rows of the padded queries, [B*Q] if a tensor
+    kv_rows: slice | Tensor  # cache rows, [B*K] if a tensor
+    # Additive: [B, 1, (Hq/Hkv)*Q, K] if the piece folds query heads into queries, [1, 1, Q, K] if it attends alone.
+    mask: Tensor | None
+    kept: Tensor | None  # padded rows that are real queries; None = all
+    output_rows: slice | Tensor | None  # packed rows that they go to; None = the piece is the whole batch, in order
+    # K and V gathered, kept for the next layer: fresh memory for each would cost more than the copy.
+    k_buffer: Tensor | None = None
+    v_buffer: Tensor | None = None
+
+
+def plan_attention(
+    layout: AttentionLayout, *, heads_per_kv: int, device: torch.device, dtype: torch.dtype
+) -> list[AttentionPiece]:
+    """Pieces that cover the batch. Reads the layout on the host."""
+    starts = layout.query_starts.cpu().numpy().astype(np.int64)
+    kv_lens = layout.kv_lens.cpu().numpy().astype(np.int64)
+    tables = layout.block_tables.cpu().numpy().astype(np.int64)
+    query_lens = np.diff(starts)
+    total = int(starts[-1])
+    pieces = []
+    for members in _grouped(query_lens, kv_lens):
+        pieces.append(_piece(members, starts, query_lens, kv_lens, tables, layout, total, heads_per_kv, device, dtype))
+    return pieces
+
+
+def _grouped(query_lens: np.ndarray, kv_lens: np.ndarray) -> list[np.ndarray]:
+    """Requests with many queries alone; the others together with those of about (within a factor 2) their context."""
+    groups: dict[int, list[int]] = {}
+    for request in np.flatnonzero(query_lens > 0).tolist():
+        alone = query_lens[request] > LONGEST_BATCHED_QUERY
+        key = -1 - request if alone else int(kv_lens[request]).bit_length()
+        groups.setdefault(key, []).append(request)
+    return [np.array(members) for members in groups.values()]
+
+
+def _piece(
+    members: np.ndarray,
+    starts: np.ndarray,
+    query_lens: np.ndarray,
+    kv_lens: np.ndarray,
+    tables: np.ndarray,
+    layout: AttentionLayout,
+    total: int,
+    heads_per_kv: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> AttentionPiece:
+    lens, visible = query_lens[members], kv_lens[members]
+    query_len, kv_len = int(lens.max()), int(visible.max())
+    first = int(starts[members[0]])
+
+    query = np.arange(query_len)
+    is_query = query < lens[:, None]  # [B, Q]
+    # Padding repeats the request's first query, which is always there; its output is dropped.
+    query_rows = starts[members][:, None] + np.where(is_query, query, 0)
+    covered = query_rows[is_query]
+    in_order = bool(is_query.all() and (np.diff(covered) == 1).all())
+
+    in_order_rows = slice(first, first + covered.size)
+
+    position = np.arange(kv_len)
+    is_row = position < visible[:, None]  # [B, K]
+    # Padding reads the request's first row: finite by construction, whatever lies behind the visible length.
+    page = np.take_along_axis(tables[members], np.where(is_row, position // layout.page_size, 0), axis=1)
+    kv_rows = page * layout.page_size + np.where(is_row, position % layout.page_size, 0)
+    consecutive = len(members) == 1 and bool((np.diff(kv_rows[0]) == 1).all())
+
+    def index(rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1)).to(device)
+
+    mask = _mask(lens, visible, query, position, causal=layout.causal)
+    if mask is not None and query_len <= LONGEST_BATCHED_QUERY:
+        mask = np.tile(mask, (1, heads_per_kv, 1))
+    return AttentionPiece(
+        num_requests=len(members),
+        query_len=query_len,
+        kv_len=kv_len,
+        query_rows=in_order_rows if in_order else index(query_rows),
+        kv_rows=slice(int(kv_rows[0, 0]), int(kv_rows[0, -1]) + 1) if consecutive else index(kv_rows),
+        mask=None if mask is None else torch.from_numpy(mask)[:, None].to(device=device, dtype=dtype),
+        kept=None if is_query.all() else index(np.flatnonzero(is_query)),
+        output_rows=None if in_order and covered.size == total else in_order_rows if in_order else index(covered),
+    )
+
+
+def _mask(
+    lens: np.ndarray, visible: np.ndarray, query: np.ndarray, position: np.ndarray, *, causal: bool
+) -> np.ndarray | None:
+    """0 where a query sees a row and -inf where not, [B, Q, K] fp32; None if every query sees every row."""
+    limit = np.broadcast_to(visible[:, None], (len(lens), len(query)))
+    if causal:
+        limit = np.minimum(visible[:, None] - lens[:, None] + query + 1, limit)
+    seen = position < limit[:, :, None]
+    return None if seen.all() else np.where(seen, np.float32(0), np.float32(-np.inf))

@@ -1,0 +1,51 @@
+"""Rotary embedding of queries and keys (with optional per-head norms) and the write of K and V into the cache."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rope_and_cache(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """Rotate Q and K, write K and V into cache rows `slots`, return Q.
+
+    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, D/2] fp32; k_cache, v_cache [N, Hkv, D];
+    slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
+    """
+    head_dim = k_cache.shape[-1]
+    num_rotated = num_heads + num_kv_heads
+    heads = qkv.view(qkv.shape[0], num_rotated + num_kv_heads, head_dim)  # [T, Hq+2Hkv, D]
+    rotated = heads[:, :num_rotated]
+    if q_norm is not None and k_norm is not None:
+        q = F.rms_norm(rotated[:, :num_heads], q_norm.shape, q_norm, eps)
+        k = F.rms_norm(rotated[:, num_heads:], k_norm.shape, k_norm, eps)
+        rotated = torch.cat((q, k), dim=1)
+    rotated = rotate_half(rotated, cos, sin)
+    k_cache.index_copy_(0, slots, rotated[:, num_heads:])
+    v_cache.index_copy_(0, slots, heads[:, num_rotated:])
+    return rotated[:, :num_heads]
+
+
+def rotate_half(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Llama's rotation: dimension i pairs with i + D/2. x [T, heads, D]; cos, sin [T, D/2] fp32. Returns x's dtype."""
+    # [T, heads, 2, D/2]: the two halves side by side let one multiplication serve both.
+    halves = x.unflatten(-1, (2, x.shape[-1] // 2))
+    out = halves * cos[:, None, None]
+    sin = sin[:, None]
+    first, second = halves.unbind(2)
+    out_first, out_second = out.unbind(2)
+    out_first.addcmul_(second, sin, value=-1)
+    out_second.addcmul_(first, sin)
+    return out.flatten(2).to(x.dtype)

@@ -1,0 +1,226 @@
+"""Verification of draft tokens: exact rejection sampling, or agreement with the target's own draws."""
+
+import torch
+from torch import Tensor
+
+from dspark.kernels.random import ACCEPT, NoiseKeys, uniform
+from dspark.kernels.sampling.reference import gumbel_argmax, rows_where, sample, sampled_log_probs, scale_, truncate
+from dspark.kernels.sampling.rows import SamplingRows
+from dspark.kernels.verification.verdict import Verdict
+
+_PAIRS_AT_ONCE = 4
+
+
+def token_log_probs(scaled: Tensor, tokens: Tensor) -> Tensor:
+    """scaled [n, V] logits, tokens [n] -> their log-probabilities [n], without a [n, V] softmax."""
+    return scaled.gather(-1, tokens[:, None])[:, 0] - torch.logsumexp(scaled, dim=-1)
+
+
+def accept_draft(log_p: Tensor, log_q: Tensor, uniforms: Tensor) -> Tensor:
+    """log p(x), log q(x), u in (0, 1), all of one shape -> bool: does the draft token pass."""
+    return uniforms.log() < log_p - log_q
+
+
+def prefix_lengths(passed: Tensor) -> Tensor:
+    """passed [R, G] bool, False where nothing is verified -> accepted [R] int64: True values before the first False."""
+    return passed.cumprod(dim=-1, dtype=torch.int64).sum(dim=-1)
+
+
+def residual_log_weights(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """log p, log q [n, V] -> log max(p - q, 0) [n, V] unnormalised; log p itself where that has no mass."""
+    ratio = log_q - log_p
+    # log p + log(1 - q/p): no cancellation between two nearly equal probabilities.
+    difference = log_p + torch.log(-torch.expm1(ratio))
+    # Not `ratio >= 0`, which would let the undefined ratio of two absent tokens through.
+    weights = torch.where(ratio < 0, difference, -torch.inf)
+    empty = torch.isneginf(weights).all(dim=-1, keepdim=True)
+    return torch.where(empty, log_p, weights)
+
+
+def residual_of_one_hot(log_p: Tensor, tokens: Tensor) -> Tensor:
+    """The residual when q was one-hot at tokens [n]: p without that token; log p itself where nothing else has mass."""
+    return residual_log_weights(log_p, torch.full_like(log_p, -torch.inf).scatter_(-1, tokens[:, None], 0.0))
+
+
+def verify(
+    target_logits: Tensor,
+    *,
+    query_starts: Tensor,
+    lengths: Tensor,
+    draft_tokens: Tensor | None,
+    draft_logits: Tensor | None,
+    rows: SamplingRows,
+    positions: Tensor,
+    generations: Tensor,
+    max_length: int,
+    acceptance: str = "rejection",
+) -> Verdict:
+    """target_logits [T, V] fp32, T exactly sum(1 + lengths): row query_starts[r] + k decides the token after k drafts.
+
+    query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length; draft_tokens [R, G] int64
+    with G >= max_length (None where that is 0); draft_logits [R, G, V] fp32: q = softmax(draft_logits / temperature),
+    None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
+    block that is verified.
+    """
+    starts = query_starts[:-1].long()
+    if max_length == 0:
+        tokens = sample(target_logits.index_select(0, starts), rows, positions + 1)
+        return Verdict(accepted=torch.zeros_like(tokens), next_token=tokens)
+    assert draft_tokens is not None, "draft tokens to verify were announced but not given"
+    assert acceptance in ("rejection", "coupled"), acceptance
+    if rows.all_greedy:
+        return _verify_greedy(target_logits, starts, lengths=lengths, draft_tokens=draft_tokens, max_length=max_length)
+    if acceptance == "coupled":
+        return _verify_coupled(
+            target_logits,
+            starts,
+            lengths=lengths,
+            draft_tokens=draft_tokens,
+            rows=rows,
+            positions=positions,
+            max_length=max_length,
+        )
+    return _verify_rejection(
+        target_logits,
+        starts,
+        lengths=lengths,
+        draft_tokens=draft_tokens,
+        draft_logits=draft_logits,
+        rows=rows,
+        positions=positions,
+        generations=generations,
+        max_length=max_length,
+    )
+
+
+def _drafted_pairs(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """lengths [R] -> request and draft index of each of the `total` verified draft tokens, both [P]."""
+    request = torch.arange(lengths.shape[0], device=lengths.device).repeat_interleave(lengths, output_size=total)
+    before = lengths.cumsum(0) - lengths
+    return request, torch.arange(total, device=lengths.device) - before[request]
+
+
+def _verify_greedy(
+    target_logits: Tensor, starts: Tensor, *, lengths: Tensor, draft_tokens: Tensor, max_length: int
+) -> Verdict:
+    best = target_logits.argmax(dim=-1)  # [T]
+    steps = torch.arange(max_length, device=lengths.device)
+    # Rows of a shorter request run into its neighbour's; the length masks them.
+    at = (starts[:, None] + steps).clamp(max=best.shape[0] - 1)
+    passed = (draft_tokens[:, :max_length] == best[at]) & (steps < lengths[:, None])
+    accepted = prefix_lengths(passed)
+    return Verdict(accepted=accepted, next_token=best[starts + accepted])
+
+
+def _verify_coupled(
+    target_logits: Tensor,
+    starts: Tensor,
+    *,
+    lengths: Tensor,
+    draft_tokens: Tensor,
+    rows: SamplingRows,
+    positions: Tensor,
+    max_length: int,
+) -> Verdict:
+    accepted = torch.zeros_like(lengths)
+    next_token = torch.zeros_like(draft_tokens[:, 0])
+    running = torch.ones_like(lengths, dtype=torch.bool)
+    # Position by position: a request's draws behind its first mismatch are never needed.
+    for step in range(max_length + 1):
+        at = rows_where(running)
+        if at.shape[0] == 0:
+            break
+        offset = accepted[at]
+        own = sample(target_logits.index_select(0, starts[at] + offset), rows.take(at), positions[at] + offset + 1)
+        alive = running[at]
+        next_token[at] = torch.where(alive, own, next_token[at])
+        if step < max_length:
+            running[at] = alive & (step < lengths[at]) & (draft_tokens[at, step] == own)
+            accepted += running
+    return Verdict(accepted=accepted, next_token=next_token)
+
+
+def _verify_rejection(
+    target_logits: Tensor,
+    starts: Tensor,
+    *,
+    lengths: Tensor,
+    draft_tokens: Tensor,
+    draft_logits: Tensor | None,
+    rows: SamplingRows,
+    positions: Tensor,
+    generations: Tensor,
+    max_length: int,
+) -> Verdict:
+    request, offset = _drafted_pairs(lengths, target_logits.shape[0] - lengths.shape[0])
+    row = starts[request] + offset
+    drafted = draft_tokens[request, offset]
+    sampled = rows.temperature > 0  # [R]
+
+    passed = torch.zeros_like(drafted, dtype=torch.bool)
+    greedy_pairs = rows_where(~sampled[request])
+    passed[greedy_pairs] = target_logits.index_select(0, row[greedy_pairs]).argmax(dim=-1) == drafted[greedy_pairs]
+    # In pieces that stay in a CPU's cache, and never a second [T, V] tensor.
+    for pairs in torch.split(rows_where(sampled[request]), _PAIRS_AT_ONCE):
+        owner = request[pairs]
+        scores = _accept_sampled(
+            target_logits.index_select(0, row[pairs]),
+            None if draft_logits is None else draft_logits[owner, offset[pairs]],
+            tokens=drafted[pairs],
+            rows=rows.take(owner),
+            keys=NoiseKeys(
+                seeds=rows.seeds[owner],
+                positions=positions[owner] + offset[pairs] + 1,
+                generations=generations[owner],
+                purpose=ACCEPT,
+            ),
+        )
+        passed[pairs] = torch.where(sampled[owner], scores, passed[pairs])
+
+    grid = torch.zeros(lengths.shape[0], max_length, dtype=torch.bool, device=lengths.device)
+    grid[request, offset] = passed
+    accepted = prefix_lengths(grid)
+
+    next_token = torch.empty_like(accepted)
+    greedy = rows_where(~sampled)
+    next_token[greedy] = target_logits.index_select(0, (starts + accepted)[greedy]).argmax(dim=-1)
+    chosen = rows_where(sampled)
+    count = accepted[chosen]
+    settings = rows.take(chosen)
+    at = count.clamp(max=max_length - 1)
+    weights = _commit_log_weights(
+        sampled_log_probs(target_logits.index_select(0, starts[chosen] + count), settings),
+        None if draft_logits is None else draft_logits[chosen, at],
+        tokens=draft_tokens[chosen, at],
+        temperature=settings.temperature,
+        bonus=count == lengths[chosen],
+    )
+    draws = gumbel_argmax(weights, settings.seeds, positions[chosen] + count + 1)
+    next_token[chosen] = torch.where(sampled[chosen], draws, next_token[chosen])
+    return Verdict(accepted=accepted, next_token=next_token)
+
+
+def _accept_sampled(
+    logits: Tensor, draft_logits: Tensor | None, *, tokens: Tensor, rows: SamplingRows, keys: NoiseKeys
+) -> Tensor:
+    """logits, draft_logits [n, V], both overwritten; tokens [n]; rows and keys of n -> bool [n]."""
+    scaled = scale_(logits, rows.temperature)
+    if rows.any_truncated:
+        scaled = truncate(scaled, rows.top_k, rows.top_p)
+    log_p = token_log_probs(scaled, tokens)
+    if draft_logits is None:
+        log_q = torch.zeros_like(log_p)
+    else:
+        log_q = token_log_probs(scale_(draft_logits, rows.temperature), tokens)
+    return accept_draft(log_p, log_q, uniform(keys))
+
+
+def _commit_log_weights(
+    log_p: Tensor, draft_logits: Tensor | None, *, tokens: Tensor, temperature: Tensor, bonus: Tensor
+) -> Tensor:
+    """log_p [n, V], draft_logits [n, V] (overwritten), the others [n] -> [n, V]: p for a bonus, else the residual."""
+    if draft_logits is None:
+        residual = residual_of_one_hot(log_p, tokens)
+    else:
+        residual = residual_log_weights(log_p, torch.log_softmax(scale_(draft_logits, temperature), dim=-1))
+    return torch.where(bonus[:, None], log_p, residual)
