@@ -1,0 +1,53 @@
+"""What an engine is asked to be, in one frozen record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dspark.engine.errors import UsageError
+
+ACCEPTANCE_MODES = ("rejection", "coupled")
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Configuration of an :class:`~dspark.engine.engine.Engine`.
+
+    `None` means "choose for the device": concurrency 16 on a CPU and 256 on a GPU; policy `fixed:γ` with a drafter and
+    `none` without; a KV pool of 1 GiB on a CPU and of what `gpu_memory_utilization` leaves on a GPU.
+
+    Raises:
+        UsageError: a value is outside what it may be.
+    """
+
+    target: str = "smollm2-135m"
+    drafter: str = "smollm2-135m-dspark"
+    device: str = "auto"
+    dtype: str = "auto"
+    policy: str | None = None
+    acceptance: str = "rejection"
+    concurrency: int | None = None
+    seed: int = 0
+    max_context: int | None = None
+    page_size: int = 16
+    kv_cache_tokens: int | None = None
+    gpu_memory_utilization: float = 0.9
+    prefill_chunk_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("device", self.device, DEVICES),
+            ("dtype", self.dtype, DTYPES),
+            ("acceptance", self.acceptance, ACCEPTANCE_MODES),
+        ):
+            if value not in allowed:
+                raise UsageError(f"{name} is {value!r}", f"Choose one of: {', '.join(allowed)}.")
+        for name in ("concurrency", "max_context", "page_size", "kv_cache_tokens", "prefill_chunk_tokens"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"{name} is {count}", "Give a whole number of at least 1.")
+        if not (math.isfinite(self.gpu_memory_utilization) and 0 < self.gpu_memory_utilization <= 1):
+            raise UsageError(f"gpu_memory_utilization is {self.gpu_memory_utilization}", "Give a share in (0, 1].")

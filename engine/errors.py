@@ -1,0 +1,27 @@
+"""What can go wrong, as a sentence with a remedy."""
+
+from __future__ import annotations
+
+
+class DsparkError(Exception):
+    """A failure that the user can act on: `str(error)` says what happened, `remedy` what to do."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class UsageError(DsparkError):
+    """The command or its options do not make sense (exit code 2)."""
+
+
+class CheckpointError(DsparkError):
+    """A model folder, hub id or checkpoint file cannot be used."""
+
+
+class RequestError(DsparkError):
+    """One input row cannot be decoded; the others can."""
+
+
+class EngineError(DsparkError):
+    """Decoding itself failed."""

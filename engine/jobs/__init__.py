@@ -1,0 +1,1 @@
+"""Jobs over files: rows in, results out."""

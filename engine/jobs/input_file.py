@@ -1,0 +1,119 @@
+"""The input of a job: a JSONL file, gzipped or not, or standard input."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from dspark.engine.errors import UsageError
+from dspark.engine.jobs import strict_json
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank: `index` counts such lines from 0, `number` all lines from 1."""
+
+    index: int
+    number: int
+    content: bytes
+
+
+class InputFile:
+    """An input that has been read through once: its rows are counted, its `custom_id`s are unique.
+
+    It stays open, so that what is decoded is what was checked, even if the name is given to another file meanwhile.
+    """
+
+    def __init__(self, file: IO[bytes], *, name: str, path: Path | None) -> None:
+        self.name = name
+        self.path = path
+        self._file = file
+        self.num_rows, self.sha256 = self._check()
+
+    def lines(self) -> Iterator[Line]:
+        """The lines that are not blank, from the start. Only `\\n` ends a line."""
+        self._file.seek(0)
+        zipped = self._file.read(2) == _GZIP_MAGIC
+        self._file.seek(0)
+        stream = cast("IO[bytes]", gzip.GzipFile(fileobj=self._file)) if zipped else self._file
+        index = 0
+        try:
+            for number, line in enumerate(stream, start=1):
+                content = line.removeprefix(_BOM) if number == 1 else line
+                if number == 1 and content.startswith(_UTF16_BOMS):
+                    raise UsageError(f"{self.name} is UTF-16", "Convert it to UTF-8: iconv -f UTF-16 -t UTF-8.")
+                content = content.rstrip(b"\r\n")
+                if content.strip():
+                    yield Line(index, number, content)
+                    index += 1
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UsageError(f"{self.name} is a damaged gzip file: {error}", "Fetch or compress it again.") from None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _check(self) -> tuple[int, str]:
+        digest = hashlib.sha256()
+        first_lines: dict[str, int] = {}
+        num_rows = 0
+        for line in self.lines():
+            num_rows += 1
+            digest.update(line.content + b"\n")
+            # Parsing every row here would double the work; one without the key's name cannot hold it.
+            custom_id = _custom_id(line.content) if b"custom_id" in line.content or b"\\u" in line.content else None
+            if custom_id is None:
+                continue
+            first = first_lines.setdefault(custom_id, line.number)
+            if first != line.number:
+                raise UsageError(
+                    f"{self.name}: custom_id {strict_json.dumps(custom_id).decode()} stands on line {first} "
+                    f"and again on line {line.number}",
+                    "Give each row an id of its own, or none.",
+                )
+        return num_rows, digest.hexdigest()
+
+
+def open_input(source: str) -> InputFile:
+    """Open and check a file, or standard input for `-`; what cannot be read twice is copied to a temporary file.
+
+    Raises:
+        UsageError: it cannot be read, or two rows have one `custom_id`.
+    """
+    if source == "-":
+        return InputFile(_spooled(sys.stdin.buffer), name="standard input", path=None)
+    path = Path(source)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}", "Check the path given to --input.") from None
+    if not file.seekable():
+        with file:
+            return InputFile(_spooled(file), name=source, path=None)
+    return InputFile(file, name=source, path=path)
+
+
+def _spooled(stream: IO[bytes]) -> IO[bytes]:
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - the InputFile closes it
+    shutil.copyfileobj(stream, spool)
+    return cast("IO[bytes]", spool)
+
+
+def _custom_id(content: bytes) -> str | None:
+    try:
+        row = strict_json.loads(content.decode("utf-8"))
+    except ValueError:
+        return None
+    custom_id = row.get("custom_id") if isinstance(row, dict) else None
+    return custom_id if isinstance(custom_id, str) else None

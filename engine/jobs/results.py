@@ -1,0 +1,273 @@
+"""The output of a job: an append-only partial file while it runs, one sorted file when it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from dspark.engine.errors import EngineError, UsageError
+from dspark.engine.jobs import strict_json
+
+_FORMAT = 1
+_MISSING = -1
+
+
+def partial_path(output: Path) -> Path:
+    return output.with_name(output.name + ".partial")
+
+
+def is_finished(output: Path) -> bool:
+    return output.exists() and not partial_path(output).exists()
+
+
+def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse early, before a model is loaded, what `ResultFile` would refuse later.
+
+    Raises:
+        UsageError: the output exists and neither flag says what to do with it, or it is no place for a file.
+    """
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other", "Keep one of them.")
+    if output.exists() and not output.is_file():
+        raise UsageError(f"{output} is not a file", "Give --output the name of a file.")
+    partial = partial_path(output)
+    if partial.exists() and not partial.is_file():
+        raise UsageError(f"{partial} is not a file", "Move it away, or give another --output.")
+    if resume and is_finished(output):
+        raise UsageError(f"{output} is finished: there is nothing to resume", "Give --overwrite to decode it again.")
+    if not resume and not overwrite:
+        if partial.exists():
+            raise UsageError(
+                f"{partial} holds an unfinished run", "Give --resume to go on with it or --overwrite to start again."
+            )
+        if output.exists():
+            raise UsageError(f"{output} exists", "Give --overwrite to replace it, or another --output.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create {output.parent}: {error.strerror}", "Give another --output.") from None
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{output.parent} cannot be written to", "Give another --output or change its permissions.")
+
+
+class ResultFile:
+    """Rows as they complete, on disk from the moment they do.
+
+    `<output>.partial` begins with a header line that says what the rows depend on; each line after it is one row, an
+    `index` with it. `publish` writes the rows in index order under a temporary name and renames that to `output`, so
+    the final name never holds half a file. Row bytes stay on disk; memory holds one offset a row.
+
+    Args:
+        output: the final name.
+        header: what must be the same for a partial file to be continued.
+        num_rows: how many rows there will be.
+        sync_interval_s: rows of this long may be lost to a power cut (none to a killed process).
+
+    Raises:
+        UsageError: another process writes this output, or the partial file belongs to another run.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        *,
+        header: Mapping[str, Any],
+        num_rows: int,
+        resume: bool,
+        overwrite: bool = False,
+        sync_interval_s: float = 0.2,
+    ) -> None:
+        check_output(output, resume=resume, overwrite=overwrite)
+        # Through a symbolic link, so that renaming replaces the file and not the link.
+        self.output = Path(os.path.realpath(output))
+        self.partial = partial_path(output)
+        self._offsets = array("q", [_MISSING]) * num_rows
+        self._num_done = 0
+        self._sync_interval_s = sync_interval_s
+        self._last_sync_s = time.monotonic()
+        self._file = self._open_locked()
+        try:
+            self._start({"dspark_partial": _FORMAT, **header}, keep=resume)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def num_done(self) -> int:
+        return self._num_done
+
+    def is_done(self, index: int) -> bool:
+        return self._offsets[index] != _MISSING
+
+    def append(self, index: int, record: Mapping[str, Any]) -> None:
+        """Put one finished row on disk."""
+        content = strict_json.dumps({"index": index, **record}) + b"\n"
+        offset = self._end
+        try:
+            self._write(content)
+        except OSError:
+            # Half a line would be taken for the torn end it is, but a later append must not glue itself to it.
+            with contextlib.suppress(OSError):
+                self._file.truncate(offset)
+            raise
+        self._offsets[index] = offset
+        self._num_done += 1
+        if time.monotonic() - self._last_sync_s >= self._sync_interval_s:
+            self._sync()
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The rows on disk in index order."""
+        with self.partial.open("rb") as reader:
+            for offset in self._offsets:
+                if offset != _MISSING:
+                    reader.seek(offset)
+                    yield strict_json.loads(reader.readline().decode("utf-8"))
+
+    def publish(self, rows: Iterator[bytes]) -> None:
+        """Write `rows`, one line each, under the final name at once. The partial file stays until `discard_partial`."""
+        temporary = self.output.with_name(f".{self.output.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as writer:
+                for row in rows:
+                    writer.write(row + b"\n")
+                writer.flush()
+                os.fsync(writer.fileno())
+            os.replace(temporary, self.output)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        _sync_folder(self.output.parent)
+
+    def discard_partial(self) -> None:
+        """The last step: from here on nothing is left to resume."""
+        self.partial.unlink()
+        self._file.close()
+
+    def close(self) -> None:
+        """Leave the partial file as it is, safe on disk. Does nothing after `discard_partial`."""
+        if not self._file.closed:
+            with contextlib.suppress(OSError):
+                self._sync()
+            self._file.close()
+
+    def _open_locked(self) -> IO[bytes]:
+        try:
+            file = self.partial.open("ab+", buffering=0)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.partial}: {error.strerror}", "Give another --output.") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that finished in between has taken the name away from under this handle.
+            lost = not self.partial.exists() or not os.path.samestat(os.fstat(file.fileno()), self.partial.stat())
+        except BlockingIOError:
+            lost = True
+        except OSError:
+            # A file system without locks: two runs at once are then the user's to avoid.
+            lost = False
+        if lost:
+            file.close()
+            raise UsageError(
+                f"another process is writing {self.output}", "Wait until it is done, or give another --output."
+            )
+        return file
+
+    def _start(self, header: dict[str, Any], *, keep: bool) -> None:
+        self._end = 0
+        if keep:
+            self._read_back(header)
+        self._file.truncate(self._end)
+        if self._end == 0:
+            self._write(strict_json.dumps(header) + b"\n")
+        self._sync()
+        _sync_folder(self.partial.parent)
+
+    def _read_back(self, header: dict[str, Any]) -> None:
+        """Take over the rows of an earlier run, up to a line that was not written whole."""
+        self._file.seek(0)
+        with open(os.dup(self._file.fileno()), "rb") as reader:
+            first = _whole_line(reader.readline())
+            if first is None:
+                return
+            _refuse_other_run(first, header, partial=self.partial)
+            self._end = reader.tell()
+            for line in reader:
+                record = _whole_line(line)
+                index = None if record is None else record.get("index")
+                if not isinstance(index, int):
+                    return
+                if not 0 <= index < len(self._offsets):
+                    raise EngineError(f"{self.partial} has a row {index}, the input has not", "Give --overwrite.")
+                self._num_done += not self.is_done(index)
+                self._offsets[index] = self._end
+                self._end += len(line)
+
+    def _write(self, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[self._file.write(view) :]
+        self._end += len(content)
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._last_sync_s = time.monotonic()
+
+
+def _whole_line(line: bytes) -> dict[str, Any] | None:
+    """The record on a line, or None if the line is not all there."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = strict_json.loads(line.decode("utf-8"))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _refuse_other_run(found: Mapping[str, Any], expected: Mapping[str, Any], *, partial: Path) -> None:
+    # Through JSON, as the file has been: tuples become lists.
+    expected_flat = _flat(strict_json.loads(strict_json.dumps(dict(expected)).decode()))
+    found_flat = _flat(found)
+    if "dspark_partial" not in found_flat:
+        raise UsageError(f"{partial} is not a partial result file", "Move it away, or give another --output.")
+    different = [
+        f"{name} ({_shown(found_flat.get(name))} then, {_shown(expected_flat.get(name))} now)"
+        for name in sorted(expected_flat.keys() | found_flat.keys())
+        if found_flat.get(name) != expected_flat.get(name)
+    ]
+    if different:
+        raise UsageError(
+            f"{partial} comes from a run that differs in {'; '.join(different)}",
+            "Resume with the settings of that run, or give --overwrite to start again.",
+        )
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            flat |= _flat(entry, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = entry
+    return flat
+
+
+def _shown(value: object) -> str:
+    text = strict_json.dumps(value).decode()
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in `folder` survive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

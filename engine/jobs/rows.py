@@ -1,0 +1,224 @@
+"""Input rows: one JSON object a line, of any of the kinds that datasets and batch files use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dspark.engine.errors import RequestError
+from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.input_file import Line
+from dspark.engine.jobs.request_fields import SETTINGS, json_type, read_settings
+
+Message = dict[str, str]
+
+_KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
+_BATCH_URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: what it asks (exactly one of `prompt`, `token_ids`, `messages`), or why it cannot be asked (`error`)."""
+
+    index: int
+    line: int
+    custom_id: str | None = None
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    messages: list[Message] | None = None
+    later_turns: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    messages: list[Message] | None = None
+    later_turns: tuple[str, ...] = ()
+
+
+def read_rows(lines: Iterable[Line], *, all_turns: bool) -> Iterator[Row]:
+    """One row a line; what is wrong with a row is in its `error`.
+
+    A `prompt` is raw text that the model continues; `messages`, `turns` and `conversations` go through the chat
+    template. Of `turns` the first is asked, or all in sequence with `all_turns`. Of `conversations` the recorded last
+    answer is dropped and given anew.
+    """
+    for line in lines:
+        yield parse_row(line, all_turns=all_turns)
+
+
+def parse_row(line: Line, *, all_turns: bool) -> Row:
+    custom_id: str | None = None
+    try:
+        fields = _object(line.content)
+        custom_id = _custom_id(fields)
+        question, settings = _read(fields, all_turns=all_turns)
+    except RequestError as error:
+        return Row(line.index, line.number, custom_id, error=str(error))
+    return Row(
+        line.index,
+        line.number,
+        custom_id,
+        prompt=question.prompt,
+        token_ids=question.token_ids,
+        messages=question.messages,
+        later_turns=question.later_turns,
+        settings=settings,
+    )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        fields = strict_json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RequestError(f"not UTF-8 (byte {error.start + 1})") from None
+    except ValueError as error:
+        raise RequestError(f"not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise RequestError(f"expected a JSON object, got {json_type(fields)}")
+    return fields
+
+
+def _custom_id(fields: Mapping[str, Any]) -> str | None:
+    custom_id = fields.get("custom_id")
+    if custom_id is not None and not isinstance(custom_id, str):
+        raise RequestError(f"`custom_id` must be a string, not {json_type(custom_id)}")
+    return custom_id
+
+
+def _read(fields: Mapping[str, Any], *, all_turns: bool) -> tuple[_Question, dict[str, Any]]:
+    kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
+    if not kinds:
+        raise RequestError(f"no prompt: expected one of {', '.join(_KINDS)}")
+    if len(kinds) > 1:
+        raise RequestError(f"ambiguous: has {' and '.join(f'`{kind}`' for kind in kinds)}; keep one")
+    kind = kinds[0]
+    value = fields[kind]
+    if kind == "body":
+        return _batch(fields)
+    settings = read_settings(fields, is_body=False)
+    if kind == "prompt":
+        return _Question(prompt=_string(value, "prompt")), settings
+    if kind == "prompt_token_ids":
+        return _Question(token_ids=_token_ids(value, kind)), settings
+    if kind == "messages":
+        return _Question(messages=_messages(value)), settings
+    if kind == "turns":
+        return _turns(value, all_turns=all_turns), settings
+    return _Question(messages=_conversation(value)), settings
+
+
+def _batch(fields: Mapping[str, Any]) -> tuple[_Question, dict[str, Any]]:
+    """A line of an OpenAI Batch file."""
+    body, url, method = fields["body"], fields.get("url"), fields.get("method")
+    if not isinstance(body, dict):
+        raise RequestError(f"`body` must be an object, not {json_type(body)}")
+    if method is not None and method != "POST":
+        raise RequestError("`method` must be POST")
+    if url is not None and (not isinstance(url, str) or url not in _BATCH_URLS):
+        raise RequestError(f"`url` must be one of {', '.join(_BATCH_URLS)}")
+    misplaced = [name for name in SETTINGS if fields.get(name) is not None]
+    if misplaced:
+        raise RequestError(f"`{misplaced[0]}` stands beside `body`; it belongs into it")
+    kinds = [kind for kind in ("messages", "prompt") if body.get(kind) is not None]
+    kind = _BATCH_URLS[url] if url is not None else (kinds[0] if len(kinds) == 1 else "messages")
+    if kinds != [kind]:
+        raise RequestError(f"`body` must have `{kind}`" + (" and nothing else to answer" if kind in kinds else ""))
+    settings = read_settings(body, is_body=True)
+    if kind == "messages":
+        return _Question(messages=_messages(body["messages"])), settings
+    prompt = body["prompt"]
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, list):
+        if any(isinstance(part, str | list) for part in prompt):
+            raise RequestError("`prompt` holds several prompts; give each a row of its own")
+        return _Question(token_ids=_token_ids(prompt, "prompt")), settings
+    return _Question(prompt=_string(prompt, "prompt")), settings
+
+
+def _string(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"`{name}` must be a string, not {json_type(value)}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise RequestError(f"`{name}` holds an unpaired surrogate, which is no character") from None
+    return value
+
+
+def _token_ids(value: object, name: str) -> list[int]:
+    if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
+        raise RequestError(f"`{name}` must be a list of token ids (whole numbers from 0)")
+    return value
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise RequestError(f"`{name}` must be a list, not {json_type(value)}")
+    if not value:
+        raise RequestError(f"`{name}` is empty")
+    return value
+
+
+def _messages(value: object) -> list[Message]:
+    messages = []
+    for number, message in enumerate(_list(value, "messages")):
+        name = f"messages[{number}]"
+        if not isinstance(message, dict):
+            raise RequestError(f"`{name}` must be an object, not {json_type(message)}")
+        if message.get("tool_calls") or message.get("function_call"):
+            raise RequestError(f"`tool_calls` in `{name}` is not supported")
+        role = _string(message.get("role"), f"{name}.role")
+        messages.append({"role": role, "content": _content(message.get("content"), f"{name}.content")})
+    return messages
+
+
+def _content(value: object, name: str) -> str:
+    """The text of a message, which may come in parts."""
+    if not isinstance(value, list):
+        return _string(value, name)
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, dict) else None
+            raise RequestError(f"`{name}` has a part that is not text" + (f" but {kind!r}" if kind else ""))
+        texts.append(_string(part.get("text"), f"{name}.text"))
+    return "".join(texts)
+
+
+def _turns(value: object, *, all_turns: bool) -> _Question:
+    turns = [_string(turn, f"turns[{number}]") for number, turn in enumerate(_list(value, "turns"))]
+    later = tuple(turns[1:]) if all_turns else ()
+    return _Question(messages=[{"role": "user", "content": turns[0]}], later_turns=later)
+
+
+def _conversation(value: object) -> list[Message]:
+    messages = []
+    for number, turn in enumerate(_list(value, "conversations")):
+        name = f"conversations[{number}]"
+        if not isinstance(turn, dict):
+            raise RequestError(f"`{name}` must be an object, not {json_type(turn)}")
+        speaker = _string(turn.get("from"), f"{name}.from")
+        role = _SHAREGPT_ROLES.get(speaker)
+        if role is None:
+            raise RequestError(f"`{name}.from` is {speaker!r}; known are {', '.join(_SHAREGPT_ROLES)}")
+        messages.append({"role": role, "content": _string(turn.get("value"), f"{name}.value")})
+    while messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages or messages[-1]["role"] != "user":
+        raise RequestError("`conversations` holds nothing to answer")
+    return messages

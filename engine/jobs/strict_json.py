@@ -1,0 +1,38 @@
+"""JSON as the standard has it: no NaN, no Infinity, and nothing that is not UTF-8."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+# Text lines in these characters' sense end in many readers (`str.splitlines`); as escapes they end in none.
+_LINE_ENDS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def loads(text: str) -> Any:
+    """Parse one JSON document.
+
+    Raises:
+        ValueError: it is not one, or nests too deep, or holds NaN or Infinity.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def dumps(value: Any, *, indent: int | None = None) -> bytes:
+    """`value` as UTF-8 JSON; without `indent` it is one line by anybody's idea of a line."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+        for character, escape in _LINE_ENDS.items():
+            if character in text:
+                text = text.replace(character, escape)
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # An unpaired surrogate has no UTF-8; JSON can only spell it as an escape.
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent).encode("ascii")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,355 @@
+"""The decode loop: continuous batching of draft-and-verify rounds (DESIGN 3)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from dspark.engine.batch import PackedBatch
+from dspark.engine.errors import RequestError
+from dspark.engine.kv_pool import PagePool
+from dspark.engine.packing import pack
+from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.engine.requests import Completion, Request
+from dspark.engine.scheduler.policies import ScheduleView
+from dspark.engine.seeds import fold_seed, row_seed
+from dspark.engine.slots import FREE, RUNNING, WAITING, SlotTable
+from dspark.engine.stopping import StopText, cut_at_stop_ids
+from dspark.kernels import DRAFT, SAMPLE, NoiseKeys, SamplingRows, Verdict, sample, verify
+
+if TYPE_CHECKING:
+    from dspark.engine.engine import Engine
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """Totals over a run; counts as DESIGN 3 (Counting)."""
+
+    rounds: int = 0
+    request_rounds: int = 0
+    prefill_tokens: int = 0
+    drafted: int = 0
+    verified: int = 0
+    observed: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    preemptions: int = 0
+
+
+@dataclass(slots=True)
+class Kept:
+    """What of a round's tokens stays after stops."""
+
+    tokens: np.ndarray  # [R] int64, how many
+    stopped: np.ndarray  # [R] bool, a stop token or stop string ended the request
+
+
+class DecodeLoop:
+    """Runs requests to completion, `concurrency` at a time.
+
+    One iteration: reserve pages for the running requests, let waiting ones in and prefill them, then one round over
+    all that run: draft, schedule, verify, commit.
+    """
+
+    def __init__(self, engine: Engine, requests: Iterable[Request]) -> None:
+        self.engine = engine
+        self.stats = engine.stats
+        self.gamma = engine.gamma
+        self._source = iter(requests)
+        self._source_open = True
+        self._done: deque[Completion] = deque()
+        num_slots = engine.concurrency
+        self.slots = SlotTable(num_slots, max_context=engine.max_context, gamma=self.gamma)
+        self.pool = PagePool(
+            engine.num_pages,
+            engine.page_size,
+            num_slots=num_slots,
+            max_pages_per_slot=-(-(engine.max_context + 1 + self.gamma) // engine.page_size),
+        )
+        self._stop_ids = np.asarray(sorted(engine.stop_ids), dtype=np.int64)
+        self._stop_text: dict[int, StopText] = {}
+
+    def run(self) -> Iterator[Completion]:
+        """Completions in the order in which requests finish."""
+        while True:
+            preempted = self._reserve_running()
+            self._fill_slots()
+            if not preempted:
+                self._prefill_waiting()
+            running = self.slots.of_status(RUNNING)
+            if running.size:
+                self._round(running)
+            while self._done:
+                yield self._done.popleft()
+            if not self._source_open and not (self.slots.status != FREE).any():
+                return
+
+    # Admission
+
+    def _reserve_running(self) -> bool:
+        """Reserve pages for the anchor and a block of every running request; the youngest make room if none are left.
+
+        Decided before this round's block exists: dropping a request on evidence from the drafted tokens would bias
+        its text.
+        """
+        running = self.slots.of_status(RUNNING)
+        missing = self.pool.missing(running, self.slots.context_len[running] + 1 + self.gamma)
+        kept, needed = len(running), int(missing.sum())
+        while needed > self.pool.num_free:
+            kept -= 1
+            needed -= int(missing[kept])
+            youngest = int(running[kept])
+            self.pool.release(youngest)
+            self.slots.preempt(youngest)
+            self.stats.preemptions += 1
+        self.pool.grow(running[:kept], missing[:kept])
+        return kept < len(running)
+
+    def _fill_slots(self) -> None:
+        """Pull requests from the source into free slots; what can never run completes as an error."""
+        for slot in np.flatnonzero(self.slots.status == FREE):
+            while self._source_open:
+                request = next(self._source, None)
+                if request is None:
+                    self._source_open = False
+                    break
+                try:
+                    self.engine.check(request)
+                except RequestError as error:
+                    self._done.append(Completion.failed(request.index, str(error)))
+                    continue
+                self.slots.arrive(int(slot), request, seed=self._seed(request))
+                if request.sampling.stop:
+                    self._stop_text[int(slot)] = self.engine.stop_text(request.sampling.stop)
+                break
+
+    def _seed(self, request: Request) -> int:
+        seed = request.sampling.seed
+        return row_seed(self.engine.config.seed, request.index) if seed is None else fold_seed(seed)
+
+    def _prefill_waiting(self) -> None:
+        """Compute the context of waiting requests, oldest first, as far as pages reach, in packed chunks."""
+        admitted = []
+        for slot in self.slots.of_status(WAITING):
+            one = np.asarray([slot])
+            missing = self.pool.missing(one, self.slots.context_len[one] + 1 + self.gamma)
+            if int(missing[0]) > self.pool.num_free:
+                break
+            self.pool.grow(one, missing)
+            admitted.append(int(slot))
+        for rows, starts, counts in self._chunks(admitted):
+            ends = starts + counts
+            fresh = (ends == self.slots.context_len[rows]) & (self.slots.emitted[rows] == 0)
+            batch = self._pack_committed(rows, starts, counts)
+            last_rows = torch.from_numpy(np.cumsum(counts)[fresh] - 1).to(self.engine.device)
+            logits = self.engine.target_step(batch, logit_rows=last_rows)
+            self.stats.prefill_tokens += int(counts.sum())
+            if fresh.any():
+                self._first_tokens(rows[fresh], logits)
+        for slot in admitted:
+            if self.slots.status[slot] == WAITING:
+                self.slots.status[slot] = RUNNING
+
+    def _chunks(self, admitted: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Cut the contexts of `admitted` slots into packed chunks: (slots [R], starts [R], counts [R])."""
+        budget = self.engine.config.prefill_chunk_tokens
+        chunk: list[tuple[int, int, int]] = []
+        room = budget
+        for slot in admitted:
+            start, end = 0, int(self.slots.context_len[slot])
+            while start < end:
+                count = min(room, end - start)
+                chunk.append((slot, start, count))
+                start, room = start + count, room - count
+                if room == 0:
+                    yield _columns(chunk)
+                    chunk, room = [], budget
+        if chunk:
+            yield _columns(chunk)
+
+    def _pack_committed(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> PackedBatch:
+        index = pack(self.pool, rows, starts, counts)
+        tokens = self.slots.tokens[rows[index.request], index.positions].astype(np.int64)
+        return index.batch(torch.from_numpy(tokens), self.engine.device)
+
+    def _first_tokens(self, rows: np.ndarray, logits: torch.Tensor) -> None:
+        """Sample the token behind each prompt: the first anchor."""
+        positions = self.slots.context_len[rows]
+        tokens = sample(logits, self._sampling_rows(rows), self._tensor(positions)).cpu().numpy()
+        kept = self._append(rows, positions, tokens[:, None], np.ones(len(rows), dtype=np.int64))
+        self._retire(rows, kept)
+
+    # One round
+
+    def _round(self, rows: np.ndarray) -> None:
+        """Draft, schedule, verify and commit for the running requests in slots `rows` [R]."""
+        starts = self.slots.context_len[rows]
+        tokens_left = self.slots.limit[rows] - self.slots.emitted[rows]
+        draft = self._draft(rows, starts, tokens_left)
+        lengths = self._schedule(rows, draft, tokens_left)
+        batch, query_starts = self._pack_verification(rows, starts, lengths, draft)
+        logits = self.engine.target_step(batch)
+        verdict = verify(
+            logits,
+            query_starts=query_starts,
+            lengths=self._tensor(lengths),
+            draft_tokens=None if draft is None else draft.tokens,
+            draft_logits=None if draft is None else draft.logits,
+            rows=self._sampling_rows(rows),
+            positions=self._tensor(starts),
+            generations=self._tensor(self.slots.generation[rows]),
+            acceptance=self.engine.config.acceptance,
+            max_length=int(lengths.max()),
+        )
+        self._commit(rows, lengths, draft, verdict)
+
+    def _draft(self, rows: np.ndarray, starts: np.ndarray, tokens_left: np.ndarray) -> DraftOutput | None:
+        """Draft one block a request, unless the policy drafts nothing or nobody could use a draft."""
+        policy = self.engine.policy
+        drafter, cache = self.engine.drafter, self.engine.draft_cache
+        if drafter is None or cache is None or not policy.drafts or int(tokens_left.max()) <= 1:
+            return None
+        self.slots.generation[rows] += 1
+        steps = policy.steps(self.gamma)
+        anchors = self.slots.tokens[rows, starts].astype(np.int64)
+        temperature = self.slots.temperature[rows]
+        coupled = self.engine.config.acceptance == "coupled"
+        generations = np.zeros(len(rows), dtype=np.int64) if coupled else self.slots.generation[rows]
+        index = pack(self.pool, rows, starts, np.full(len(rows), self.gamma))
+        block = DraftBlock(
+            anchors=self._tensor(anchors),
+            starts=self._tensor(starts),
+            slots=self._tensor(index.cache_rows),
+            attention=index.layout(self.engine.device, causal=False),
+            noise=NoiseKeys(
+                seeds=self._tensor(self.slots.seeds[rows]),
+                positions=self._tensor(starts),
+                generations=self._tensor(generations),
+                purpose=SAMPLE if coupled else DRAFT,
+            )
+            if temperature.any()
+            else None,
+            temperature=self._tensor(temperature),
+            steps=steps,
+        )
+        draft = drafter.draft(block, cache)
+        self.slots.drafted[rows] += steps
+        self.stats.drafted += steps * len(rows)
+        return draft
+
+    def _schedule(self, rows: np.ndarray, draft: DraftOutput | None, tokens_left: np.ndarray) -> np.ndarray:
+        """How many drafted tokens of each request the target verifies: int64 [R]."""
+        if draft is None:
+            return np.zeros(len(rows), dtype=np.int64)
+        confidence = draft.confidence_logits.float().cpu().numpy()  # [R, steps]
+        steps = confidence.shape[1]
+        view = ScheduleView(
+            caps=np.minimum(steps, tokens_left - 1),
+            confidence_logits=confidence,
+            previous_confidence_logits=self.slots.previous_confidence[rows, :steps],
+            previous_valid=self.slots.has_previous[rows],
+            temperatures=self.engine.confidence_temperatures[:steps],
+        )
+        lengths = self.engine.policy.lengths(view)
+        self.slots.previous_confidence[rows, :steps] = confidence
+        self.slots.has_previous[rows] = True
+        return lengths
+
+    def _pack_verification(
+        self, rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None
+    ) -> tuple[PackedBatch, torch.Tensor]:
+        """Pack each request's anchor and its drafted tokens to verify on one flat axis."""
+        index = pack(self.pool, rows, starts, lengths + 1)
+        tokens = self._tensor(self.slots.tokens[rows, starts].astype(np.int64))[:, None]  # [R, 1]
+        if draft is not None:
+            tokens = torch.cat([tokens, draft.tokens], dim=1)
+        flat = tokens[self._tensor(index.request), self._tensor(index.offsets)]
+        batch = index.batch(flat, self.engine.device)
+        return batch, batch.attention.query_starts
+
+    def _commit(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None, verdict: Verdict) -> None:
+        """Append what the verdict accepts, count it, and let finished requests leave."""
+        slots, stats = self.slots, self.stats
+        accepted = verdict.accepted.cpu().numpy()  # [R]
+        width = int(accepted.max()) + 1
+        block = np.zeros((len(rows), width), dtype=np.int64)
+        if draft is not None and width > 1:
+            block[:, :-1] = draft.tokens[:, : width - 1].cpu().numpy()
+        block[np.arange(len(rows)), accepted] = verdict.next_token.cpu().numpy()
+        kept = self._append(rows, slots.context_len[rows] + 1, block, accepted + 1)
+        slots.context_len[rows] += kept.tokens
+        # A stop inside the accepted tokens ends the round there; what lies behind it was never observed.
+        stopped_early = kept.tokens <= accepted
+        accepted = np.where(stopped_early, kept.tokens, accepted)
+        observed = np.where(stopped_early, accepted, np.minimum(accepted + 1, lengths))
+        slots.rounds[rows] += 1
+        slots.verified[rows] += lengths
+        slots.observed[rows] += observed
+        slots.accepted[rows] += accepted
+        slots.histogram[rows, accepted] += 1
+        stats.rounds += 1
+        stats.request_rounds += len(rows)
+        stats.verified += int(lengths.sum())
+        stats.observed += int(observed.sum())
+        stats.accepted += int(accepted.sum())
+        stats.emitted += int(kept.tokens.sum())
+        self._retire(rows, kept)
+
+    def _append(self, rows: np.ndarray, first: np.ndarray, block: np.ndarray, counts: np.ndarray) -> Kept:
+        """Write `counts` [R] tokens of `block` [R, n] at text positions `first` [R], up to a stop."""
+        kept, stopped = cut_at_stop_ids(block, counts, self._stop_ids, ignore=self.slots.ignore_eos[rows])
+        for i, slot in enumerate(rows.tolist() if self._stop_text else ()):
+            watcher = self._stop_text.get(slot)
+            cut = watcher.feed(block[i, : kept[i]].tolist()) if watcher is not None else None
+            if cut is not None:
+                kept[i], stopped[i] = cut, True
+        column = np.arange(block.shape[1])
+        written = column < kept[:, None]
+        owner, offset = np.nonzero(written)
+        self.slots.tokens[rows[owner], first[owner] + offset] = block[written]
+        self.slots.emitted[rows] += kept
+        return Kept(tokens=kept, stopped=stopped)
+
+    def _retire(self, rows: np.ndarray, kept: Kept) -> None:
+        """Complete the requests that stopped or reached their limit."""
+        finished = kept.stopped | (self.slots.emitted[rows] >= self.slots.limit[rows])
+        for slot, stopped in zip(rows[finished].tolist(), kept.stopped[finished].tolist(), strict=True):
+            request = self.slots.requests[slot]
+            assert request is not None
+            stop_text = self._stop_text.pop(slot, None)
+            self._done.append(
+                Completion(
+                    index=request.index,
+                    token_ids=self.slots.completion(slot).tolist(),
+                    text=stop_text.text if stop_text is not None and stop_text.stopped else None,
+                    finish_reason="stop" if stopped else "length",
+                    error=None,
+                    counts=self.slots.counts(slot),
+                )
+            )
+            self.pool.release(slot)
+            self.slots.leave(slot)
+
+    def _sampling_rows(self, rows: np.ndarray) -> SamplingRows:
+        temperature, top_k, top_p = self.slots.temperature[rows], self.slots.top_k[rows], self.slots.top_p[rows]
+        return SamplingRows(
+            temperature=self._tensor(temperature),
+            top_k=self._tensor(top_k),
+            top_p=self._tensor(top_p),
+            seeds=self._tensor(self.slots.seeds[rows]),
+            all_greedy=not temperature.any(),
+            any_truncated=bool((top_k > 0).any() or (top_p < 1).any()),
+        )
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.engine.device, non_blocking=True)
+
+
+def _columns(chunk: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    slots, starts, counts = np.asarray(chunk, dtype=np.int64).T
+    return slots, starts, counts

@@ -1,0 +1,1 @@
+"""Checkpoints: configurations, weights, the target and the drafter."""

@@ -1,0 +1,206 @@
+"""The DSpark drafter: a DFlash backbone that fills a block in one pass, and the heads that walk it left to right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dspark.engine.batch import PackedBatch
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.drafter_weights import (
+    load_confidence_head,
+    load_context_kv,
+    load_embedding,
+    load_lm_head,
+    load_markov_head,
+    refuse_unused_tensors,
+)
+from dspark.engine.models.kv_cache import KVCache
+from dspark.engine.models.layers import WeightFormat
+from dspark.engine.models.rope import RotaryTable
+from dspark.engine.models.target import Target
+from dspark.engine.models.target_weights import DecoderLayer, Weights, load_layers, load_linear, load_norm
+from dspark.engine.models.weights import Checkpoint
+from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.kernels import (
+    confidence_logits,
+    headless_confidence_logits,
+    markov_step,
+    paged_attention,
+    rms_norm,
+    rope_and_cache,
+    silu_mul,
+    write_main_cache,
+)
+
+
+class Drafter:
+    """Weights and forwards of a DeepSpec checkpoint. Neither waits for the device: CUDA graphs can hold both."""
+
+    def __init__(self, config: DrafterConfig, weights: Weights, format: WeightFormat, *, target: Target) -> None:
+        backbone = config.backbone
+        self.config = config
+        self.device = format.device
+        self.dtype = format.activation
+        self.embed = load_embedding(config, weights, format, shared=target.embed)
+        self.head = load_lm_head(config, weights, format, shared=target.head)
+        num_features = len(config.target_layer_ids) * backbone.hidden_size
+        self.fc = load_linear(weights, ["fc"], [backbone.hidden_size], num_features, bias=False, format=format)
+        self.hidden_norm = load_norm(weights, "hidden_norm.weight", backbone.hidden_size, format)
+        self.context_kv = load_context_kv(config, weights, format)
+        self.layers: list[DecoderLayer] = load_layers(backbone, weights, format, prefix="")
+        self.k_norms = torch.stack([layer.k_norm for layer in self.layers if layer.k_norm is not None])  # [Ld, D]
+        self.norm = load_norm(weights, "norm.weight", backbone.hidden_size, format)
+        self.markov = load_markov_head(config, weights, format)
+        self.confidence = load_confidence_head(config, weights, format)
+        # The block behind a full context still needs its positions.
+        self.rope = RotaryTable(
+            backbone.rope,
+            head_dim=backbone.head_dim,
+            num_positions=backbone.max_position_embeddings + config.block_size,
+            device=format.device,
+        )
+        self._offsets = torch.arange(config.block_size, device=format.device)  # [G]
+        self._masks = torch.full((1, config.block_size), config.mask_token_id, device=format.device)  # [1, G]
+
+    @classmethod
+    def load(cls, folder: Path, *, target: Target, device: torch.device, dtype: str) -> Drafter:
+        """Load a DeepSpec checkpoint folder for `target`, whose embedding and head it shares where it has none.
+
+        Raises:
+            CheckpointError: it cannot be read, is of another format, or was not made for this target.
+        """
+        config = DrafterConfig.from_folder(folder)
+        config.check_target(target.config)
+        checkpoint = Checkpoint(folder)
+        refuse_unused_tensors(config, checkpoint)
+        return cls(config, checkpoint, WeightFormat.of(dtype, device), target=target)
+
+    @property
+    def block_size(self) -> int:
+        """Most tokens one block can hold (G)."""
+        return self.config.block_size
+
+    @property
+    def context_limit(self) -> int:
+        """Longest context it can draft behind."""
+        return self.config.backbone.max_position_embeddings
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Target layers whose features `write_context` reads."""
+        return self.config.target_layer_ids
+
+    def new_cache(self, num_pages: int, page_size: int) -> KVCache:
+        """An empty main cache, page 0 included in the count."""
+        backbone = self.config.backbone
+        return KVCache.zeros(
+            num_pages,
+            page_size,
+            num_layers=backbone.num_layers,
+            num_kv_heads=backbone.num_kv_heads,
+            head_dim=backbone.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    @torch.inference_mode()
+    def write_context(self, features: Tensor, batch: PackedBatch, cache: KVCache) -> None:
+        """features [T, n*H] of the tokens of `batch` -> their K and V in every draft layer."""
+        backbone = self.config.backbone
+        # No input_layernorm here, unlike in the block: hidden_norm takes its place for all layers.
+        hidden = rms_norm(self.fc(features), self.hidden_norm, eps=backbone.rms_norm_eps)
+        kv = self.context_kv(hidden).view(-1, backbone.num_layers, 2, backbone.num_kv_heads, backbone.head_dim)
+        cos, sin = self.rope.gather(batch.positions)
+        write_main_cache(
+            kv,
+            cos,
+            sin,
+            k_norm=self.k_norms,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            slots=batch.slots,
+            eps=backbone.rms_norm_eps,
+        )
+
+    @torch.inference_mode()
+    def draft(self, block: DraftBlock, cache: KVCache) -> DraftOutput:
+        """Propose `block.steps` tokens a request; the block's own K and V go to cache rows `block.slots`."""
+        hidden = self._block_hidden(block, cache)  # [R, G, H]
+        num_requests, _, hidden_size = hidden.shape
+        wanted = hidden[:, : block.steps]
+        logits = self.head(wanted.reshape(-1, hidden_size)).view(num_requests, block.steps, -1)  # [R, steps, V] fp32
+        confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
+        tokens = self._walk(block, wanted, logits, confidence)
+        if self.confidence is None:
+            headless_confidence_logits(logits, temperature=block.temperature, out=confidence)
+        return DraftOutput(tokens=tokens, logits=logits, confidence_logits=confidence, hidden=hidden)
+
+    def _block_hidden(self, block: DraftBlock, cache: KVCache) -> Tensor:
+        """Hidden states [R, G, H] of `[anchor, mask x (G-1)]` after the final norm."""
+        eps = self.config.backbone.rms_norm_eps
+        token_ids = self._masks.repeat(block.anchors.shape[0], 1)  # [R, G]
+        token_ids[:, 0] = block.anchors
+        residual = self.embed(token_ids.view(-1))  # [R*G, H]
+        cos, sin = self.rope.gather((block.starts[:, None] + self._offsets).view(-1))
+        hidden = rms_norm(residual, self.layers[0].input_norm, eps=eps)
+        for index, layer in enumerate(self.layers):
+            attended = self._attention(layer, hidden, cos, sin, block, cache.k_layers[index], cache.v_layers[index])
+            hidden = rms_norm(attended, layer.post_norm, eps=eps, residual=residual)
+            hidden = layer.down(silu_mul(layer.gate_up(hidden)))
+            last = index + 1 == len(self.layers)
+            next_norm = self.norm if last else self.layers[index + 1].input_norm
+            hidden = rms_norm(hidden, next_norm, eps=eps, residual=residual)
+        return hidden.view(*token_ids.shape, -1)
+
+    def _attention(
+        self, layer: DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor, block: DraftBlock, k: Tensor, v: Tensor
+    ) -> Tensor:
+        backbone = self.config.backbone
+        q = rope_and_cache(
+            layer.qkv(hidden),
+            cos,
+            sin,
+            k_cache=k,
+            v_cache=v,
+            slots=block.slots,
+            num_heads=backbone.num_heads,
+            num_kv_heads=backbone.num_kv_heads,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=backbone.rms_norm_eps,
+        )  # [R*G, Hq, D]
+        attended = paged_attention(q, k, v, block.attention, scale=backbone.head_dim**-0.5)
+        return layer.output(attended.flatten(1))
+
+    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, confidence: Tensor) -> Tensor:
+        """Choose the tokens [R, steps] left to right, each behind the one before it.
+
+        hidden [R, steps, H]; corrects logits [R, steps, V] in place and fills confidence [R, steps] if there is a head.
+        """
+        markov, head = self.markov, self.confidence
+        w1, w2 = (markov.w1, markov.w2) if markov is not None else (None, None)
+        state = markov.initial_state(block.anchors.shape[0]) if markov is not None else None
+        previous, embedding, tokens = block.anchors, None, []
+        for step in range(block.steps):
+            if markov is not None:
+                state, embedding = markov.advance(state, hidden[:, step], previous)
+            if head is not None:
+                # Judged before the position's own token exists: what it says must not depend on that token.
+                confidence_logits(
+                    hidden[:, step], w1, previous, weight=head.weight, bias=head.bias, out=confidence[:, step]
+                )
+            previous = markov_step(
+                logits[:, step],
+                w1,
+                w2,
+                previous,
+                # The anchor sits at `starts`, so the first drafted token belongs to the position behind it.
+                noise=None if block.noise is None else block.noise.at(step + 1),
+                temperature=block.temperature,
+                embedding=embedding,
+            )
+            tokens.append(previous)
+        return torch.stack(tokens, dim=1)

@@ -1,0 +1,112 @@
+"""From the tensors of a DeepSpec checkpoint to the drafter's fused layers and heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dspark.engine.errors import CheckpointError
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.layers import Embedding, Head, Linear, WeightFormat
+from dspark.engine.models.markov_head import MarkovHead
+from dspark.engine.models.target_weights import Weights, load_linear
+from dspark.engine.models.weights import Checkpoint
+
+
+@dataclass(slots=True)
+class ConfidenceHead:
+    """One dot product a position."""
+
+    weight: Tensor  # [1, H] or [1, H + r]
+    bias: Tensor  # [1]
+
+
+def load_context_kv(config: DrafterConfig, weights: Weights, format: WeightFormat) -> Linear:
+    """K and V projections of all layers as one: H -> [Ld, 2, Hkv, D]."""
+    backbone = config.backbone
+    names = [f"layers.{n}.self_attn.{kind}_proj" for n in range(backbone.num_layers) for kind in "kv"]
+    sizes = [backbone.num_kv_heads * backbone.head_dim] * len(names)
+    return load_linear(weights, names, sizes, backbone.hidden_size, bias=backbone.qkv_bias, format=format)
+
+
+def load_markov_head(config: DrafterConfig, weights: Weights, format: WeightFormat) -> MarkovHead | None:
+    """The Markov head, None for rank 0."""
+    if config.markov_head_type is None:
+        return None
+    rank, hidden, vocab = config.markov_rank, config.backbone.hidden_size, config.backbone.vocab_size
+    head = MarkovHead(
+        kind=config.markov_head_type,
+        w1=_load_wide(weights, "markov_head.markov_w1.weight", (vocab, rank), format),
+        w2=_load_wide(weights, "markov_head.markov_w2.weight", (vocab, rank), format),
+    )
+    if head.kind == "gated":
+        head.weight = _load_wide(weights, "markov_head.gate_proj.weight", (rank, hidden + rank), format)
+        head.bias = _load_wide(weights, "markov_head.gate_proj.bias", (rank,), format)
+    if head.kind == "rnn":
+        head.weight = _load_wide(weights, "markov_head.joint_proj.weight", (3 * rank, 2 * rank + hidden), format)
+        head.bias = _load_wide(weights, "markov_head.joint_proj.bias", (3 * rank,), format)
+    return head
+
+
+def load_confidence_head(config: DrafterConfig, weights: Weights, format: WeightFormat) -> ConfidenceHead | None:
+    """The confidence head, None if the checkpoint has none."""
+    if not config.enable_confidence_head:
+        return None
+    columns = config.backbone.hidden_size + (config.markov_rank if config.confidence_head_with_markov else 0)
+    return ConfidenceHead(
+        weight=_load_wide(weights, "confidence_head.proj.weight", (1, columns), format),
+        bias=_load_wide(weights, "confidence_head.proj.bias", (1,), format),
+    )
+
+
+def load_embedding(config: DrafterConfig, weights: Weights, format: WeightFormat, *, shared: Embedding) -> Embedding:
+    """The checkpoint's own embedding, the target's if it has none or the same."""
+    name = "embed_tokens.weight"
+    if name not in weights:
+        return shared
+    shape = (config.backbone.vocab_size, config.backbone.hidden_size)
+    table = weights.read(name, shape).to(format.device, format.activation, copy=True)
+    return shared if _same(table, shared.weight) else Embedding(table, format.activation)
+
+
+def load_lm_head(config: DrafterConfig, weights: Weights, format: WeightFormat, *, shared: Head) -> Head:
+    """The checkpoint's own head, the target's if it has none or the same."""
+    tied = config.backbone.tie_word_embeddings and "embed_tokens.weight" in weights
+    name = "embed_tokens" if tied else "lm_head"
+    if f"{name}.weight" not in weights:
+        return shared
+    vocab, hidden = config.backbone.vocab_size, config.backbone.hidden_size
+    table = weights.read(f"{name}.weight", (vocab, hidden)).to(format.device, Head.storage_dtype(format), copy=True)
+    return shared if _same(table, shared.weight) else Head(table)
+
+
+def refuse_unused_tensors(config: DrafterConfig, checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a head or layer that config.json does not name: dropping it would draft nonsense."""
+    used = [f"layers.{n}." for n in range(config.backbone.num_layers)]
+    if config.markov_rank:
+        used.append("markov_head.markov_w")
+    if config.markov_head_type == "gated":
+        used.append("markov_head.gate_proj.")
+    if config.markov_head_type == "rnn":
+        used.append("markov_head.joint_proj.")
+    if config.enable_confidence_head:
+        used.append("confidence_head.proj.")
+    for name in sorted(checkpoint.names):
+        if name.startswith(("layers.", "markov_head.", "confidence_head.")) and not name.startswith(tuple(used)):
+            raise CheckpointError(
+                f"The drafter's weights hold {name}, for which its config.json has no use.",
+                "config.json and weights must come from the same checkpoint.",
+            )
+
+
+def _load_wide(weights: Weights, name: str, shape: tuple[int, ...], format: WeightFormat) -> Tensor:
+    # The heads' sums are taken in fp32, and a CPU would convert narrow weights again at every step.
+    return weights.read(name, shape).to(format.device, Head.storage_dtype(format), copy=True)
+
+
+def _same(own: Tensor | None, shared: Tensor | None) -> bool:
+    if own is None or shared is None:
+        return own is shared
+    return own.shape == shared.shape and torch.equal(own, shared.to(own.dtype))

@@ -1,0 +1,129 @@
+"""What `--target` and `--drafter` name -> a local model folder."""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from dspark.engine.errors import CheckpointError
+from dspark.engine.models.builtin import builtin_target
+from dspark.engine.models.builtin_convert import Progress
+
+DEFAULT_TARGET = "smollm2-135m"
+DEFAULT_DRAFTER = "smollm2-135m-dspark"
+NO_DRAFTER = "none"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
+# Sub-folders hold other formats of the same weights, and so does Mistral's consolidated file.
+_HUB_NOT = ["*/*", "consolidated*"]
+
+
+def resolve_target(spec: str, *, progress: Progress | None = None) -> Path:
+    """Alias, local folder or hub id of a target; fetched if need be."""
+    if spec == DEFAULT_TARGET:
+        return builtin_target(progress=progress)
+    return _resolve(spec, "target", progress)
+
+
+def resolve_drafter(spec: str, *, progress: Progress | None = None) -> Path | None:
+    """The same for a drafter; `none` is no drafter."""
+    if spec == NO_DRAFTER:
+        return None
+    if spec == DEFAULT_DRAFTER:
+        return builtin_drafter()
+    return _resolve(spec, "drafter", progress)
+
+
+def builtin_drafter() -> Path:
+    folder = Path(str(importlib.resources.files("dspark.engine.models").joinpath("builtin_drafter")))
+    if not (folder / "model.safetensors").is_file():
+        raise CheckpointError(
+            f"The built-in drafter is missing from this installation ({folder}).", remedy="Install dspark again."
+        )
+    return folder
+
+
+def _resolve(spec: str, role: str, progress: Progress | None) -> Path:
+    path = Path(spec).expanduser()
+    if path.exists():
+        return _check_folder(path, spec, role)
+    if _HUB_ID.fullmatch(spec):
+        return _check_folder(_hub_folder(spec, role, progress), spec, role)
+    raise CheckpointError(
+        f"The {role} `{spec}` does not exist: it is no folder, no hub id and no alias.", remedy=_choices(role)
+    )
+
+
+def _check_folder(folder: Path, spec: str, role: str) -> Path:
+    if folder.is_file():
+        raise CheckpointError(
+            f"The {role} `{spec}` is a file; a model is a folder with config.json and *.safetensors.",
+            remedy=_choices(role),
+        )
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"The {role} `{spec}` has no config.json, so it is not a Hugging Face model folder.", remedy=_choices(role)
+        )
+    return folder
+
+
+def _choices(role: str) -> str:
+    alias = DEFAULT_TARGET if role == "target" else f"{DEFAULT_DRAFTER}` or `{NO_DRAFTER}"
+    return f"Give --{role} the path of a Hugging Face model folder, a hub id like `org/name`, or `{alias}`."
+
+
+def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo_id, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_NOT, tqdm_class=_progress_bar(repo_id, progress)
+        )
+    except errors.GatedRepoError as error:
+        raise CheckpointError(
+            f"The {role} `{repo_id}` is gated: its owners must grant you access.",
+            remedy=f"Accept the terms at https://huggingface.co/{repo_id}, then `hf auth login` or set HF_TOKEN.",
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"The {role} `{repo_id}` is neither a local folder nor a model on the Hugging Face hub (or it is private).",
+            remedy=f"{_choices(role)} For a private model log in with `hf auth login` or set HF_TOKEN.",
+        ) from error
+    except errors.HFValidationError as error:
+        raise CheckpointError(f"The {role} `{repo_id}` is not a valid hub id.", remedy=_choices(role)) from error
+    except Exception as error:
+        # LocalEntryNotFoundError, HfHubHTTPError, OSError, and whatever the HTTP library of the day raises.
+        raise CheckpointError(
+            f"The {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub "
+            f"({type(error).__name__}: {_first_line(error)}).",
+            remedy="Check the network, the free disk space and that HF_HUB_OFFLINE is not set, or give the path of a "
+            "local folder.",
+        ) from error
+    return Path(folder)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+
+
+def _progress_bar(repo_id: str, progress: Progress | None) -> type[Any]:
+    from tqdm import tqdm
+
+    class HubProgress(tqdm):  # type: ignore[misc]
+        """The hub client reports through tqdm; this passes bytes on to the caller and prints nothing."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            # Of its bars one counts files and, where it has two for bytes, one counts compressed bytes on the wire.
+            self.reports = kwargs.get("unit") == "B" and kwargs.get("desc") != "Downloading bytes"
+            super().__init__(*args, **{**kwargs, "file": io.StringIO(), "disable": False})
+
+        def display(self, *args: Any, **kwargs: Any) -> None:
+            if progress is not None and self.reports and self.total:
+                progress(f"Fetching {repo_id}", int(self.n), int(self.total))
+
+    return HubProgress

@@ -1,0 +1,36 @@
+"""The cos/sin table of a rotary embedding."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dspark.engine.models.rope_config import RopeConfig
+
+
+class RotaryTable:
+    """cos and sin of every position, fp32, gathered once a forward."""
+
+    def __init__(self, rope: RopeConfig, *, head_dim: int, num_positions: int, device: torch.device) -> None:
+        positions = torch.arange(num_positions, dtype=torch.float32, device=device)
+        angles = torch.outer(positions, _inverse_frequencies(rope, head_dim).to(device))
+        self.cos = angles.cos()  # [positions, D/2]
+        self.sin = angles.sin_()
+
+    def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """positions [T] -> cos, sin [T, D/2]."""
+        return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+
+
+def _inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    inverse = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    scaling = rope.llama3
+    if scaling is None:
+        return inverse
+    # Wavelengths beyond the original context are stretched by `factor`, short ones kept, those between interpolated.
+    turns = scaling.original_max_positions * inverse / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0.0, 1.0)
+    return kept * inverse + (1.0 - kept) * inverse / scaling.factor

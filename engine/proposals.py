@@ -1,0 +1,62 @@
+"""What a drafter is asked for and what it hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dspark.engine.batch import PackedBatch
+    from dspark.engine.models.kv_cache import KVCache
+    from dspark.kernels import NoiseKeys
+    from dspark.kernels.attention.layout import AttentionLayout
+
+
+@dataclass(slots=True)
+class DraftBlock:
+    """One block to draft for each of R requests: `[anchor, mask x (G-1)]` at positions `start .. start+G-1`."""
+
+    anchors: Tensor  # [R] int64, newest committed token
+    starts: Tensor  # [R] int64, its text position = rows of context in the draft cache
+    slots: Tensor  # [R*G] int64, cache rows of the block's positions
+    attention: AttentionLayout  # not causal, kv_lens = starts + G
+    noise: NoiseKeys | None  # positions = starts; None: every row is greedy
+    temperature: Tensor  # [R] fp32
+    steps: int  # tokens wanted, 1..G; the block is G wide whatever this is
+
+
+@dataclass(slots=True)
+class DraftOutput:
+    """The tokens of one block and what verification and scheduling need to know about them."""
+
+    tokens: Tensor  # [R, steps] int64
+    logits: Tensor | None  # [R, steps, V] fp32, what the tokens were drawn from; None: each token was certain
+    confidence_logits: Tensor  # [R, steps] fp32, acceptance given that the tokens before were accepted
+    hidden: Tensor | None = None  # [R, G, H], after the final norm
+
+
+class DraftModel(Protocol):
+    """Anything that proposes tokens for the target to verify."""
+
+    @property
+    def block_size(self) -> int:
+        """Most tokens one block can hold (G)."""
+
+    @property
+    def context_limit(self) -> int:
+        """Longest context it can draft behind."""
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Target layers whose features `write_context` reads."""
+
+    def new_cache(self, num_pages: int, page_size: int) -> KVCache:
+        """Its own K/V cache, indexed by the same rows as the target's."""
+
+    def write_context(self, features: Tensor, batch: PackedBatch, cache: KVCache) -> None:
+        """Take in features [T, n*H] of the tokens that the target has just run."""
+
+    def draft(self, block: DraftBlock, cache: KVCache) -> DraftOutput:
+        """Propose `block.steps` tokens a request."""

@@ -1,0 +1,1 @@
+"""Which drafted tokens to verify: pure functions on arrays, without torch."""

@@ -1,0 +1,156 @@
+"""Scheduling policies: how many drafted tokens of each request the target verifies."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dspark.engine.errors import UsageError
+from dspark.engine.scheduler.survival import FloatArray, log_confidence, log_survival
+
+IntArray = NDArray[np.int64]
+
+_SPELLINGS = "none, fixed:K, threshold:T or threshold-position:T"
+
+
+@dataclass(slots=True)
+class ScheduleView:
+    """What a policy may look at. Caps never depend on drafted tokens."""
+
+    caps: NDArray[np.integer]  # [R], min(drafted, tokens left - 1, context left)
+    confidence_logits: FloatArray  # [R, G], of the block to be verified
+    temperatures: FloatArray  # [G], calibration of each position
+    previous_confidence_logits: FloatArray | None = None  # [R, G], of the block before
+    previous_valid: NDArray[np.bool_] | None = None  # [R], is there a block before
+
+
+class Policy(Protocol):
+    """A rule that schedules verification."""
+
+    @property
+    def drafts(self) -> bool:
+        """Does it need a drafter at all."""
+
+    def steps(self, gamma: int) -> int:
+        """Tokens of a block of `gamma` that have to be drafted."""
+
+    def lengths(self, view: ScheduleView) -> IntArray:
+        """Draft tokens to verify, [R], between 0 and the caps."""
+
+
+def _capped(lengths: NDArray[np.integer] | int, caps: NDArray[np.integer]) -> IntArray:
+    return np.asarray(np.clip(lengths, 0, np.maximum(caps, 0)), dtype=np.int64)
+
+
+def _leading(passes: NDArray[np.bool_]) -> IntArray:
+    """passes [R, G] -> True values before the first False, [R]."""
+    return np.asarray(np.logical_and.accumulate(passes, axis=1).sum(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class NoDraft:
+    """Plain decoding."""
+
+    drafts: ClassVar[bool] = False
+
+    def steps(self, gamma: int) -> int:
+        return 0
+
+    def lengths(self, view: ScheduleView) -> IntArray:
+        return np.zeros(len(view.caps), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The first `length` tokens of every block."""
+
+    length: int
+    drafts: ClassVar[bool] = True
+
+    def steps(self, gamma: int) -> int:
+        return self.length
+
+    def lengths(self, view: ScheduleView) -> IntArray:
+        return _capped(self.length, view.caps)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Tokens whose survival (all tokens up to and including this one pass) is at least `threshold`."""
+
+    threshold: float
+    drafts: ClassVar[bool] = True
+
+    def steps(self, gamma: int) -> int:
+        return gamma
+
+    def lengths(self, view: ScheduleView) -> IntArray:
+        survives = log_survival(view.confidence_logits, view.temperatures) >= math.log(self.threshold)
+        return _capped(_leading(survives), view.caps)
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdPosition:
+    """Tokens before the first one whose own confidence is under `threshold`."""
+
+    threshold: float
+    drafts: ClassVar[bool] = True
+
+    def steps(self, gamma: int) -> int:
+        return gamma
+
+    def lengths(self, view: ScheduleView) -> IntArray:
+        confident = log_confidence(view.confidence_logits, view.temperatures) >= math.log(self.threshold)
+        return _capped(_leading(confident), view.caps)
+
+
+def parse_policy(text: str, gamma: int) -> Policy:
+    """The policy that `text` spells, for a drafter with blocks of `gamma` tokens.
+
+    Raises:
+        UsageError: unknown spelling, a length outside 1..gamma, a threshold outside (0, 1].
+    """
+    name, colon, value = text.partition(":")
+    if name == "none" and not colon:
+        return NoDraft()
+    if name == "fixed" and colon:
+        return Fixed(_length(value, gamma, text=text))
+    if name == "threshold" and colon:
+        return Threshold(_threshold(value, text=text))
+    if name == "threshold-position" and colon:
+        return ThresholdPosition(_threshold(value, text=text))
+    raise UsageError(f"unknown policy {_quoted(text)}", f"Use {_SPELLINGS}.")
+
+
+def _length(value: str, gamma: int, *, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", value):
+        raise UsageError(f"policy {_quoted(text)} needs a whole number", f"Write fixed:K with K from 1 to {gamma}.")
+    length = int(value)
+    if length == 0:
+        raise UsageError(f"policy {_quoted(text)} verifies nothing", "Use the policy none for plain decoding.")
+    if length > gamma:
+        raise UsageError(
+            f"policy {_quoted(text)} asks for {length} draft tokens, but this drafter proposes {gamma} at a time",
+            f"Use fixed:{gamma} or less." if gamma else "Use the policy none, or give a drafter.",
+        )
+    return length
+
+
+def _threshold(value: str, *, text: str) -> float:
+    # Python's float() would also take nan, inf, underscores and blanks.
+    if re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
+        threshold = float(value)
+        if 0 < threshold <= 1:
+            return threshold
+    raise UsageError(
+        f"policy {_quoted(text)} needs a probability", "Give a number above 0 and up to 1, as in threshold:0.5."
+    )
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

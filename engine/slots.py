@@ -1,0 +1,101 @@
+"""What the host knows about each request being decoded: one row a request slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dspark.engine.requests import Request, SpecCounts
+
+FREE, WAITING, RUNNING = 0, 1, 2
+
+
+class SlotTable:
+    """Request state in arrays over the slots, so that a round over thousands of requests costs a few numpy calls.
+
+    A slot is FREE, WAITING (its context must be computed: a new request, or one that lost its pages) or RUNNING. Text
+    position `context_len` holds the anchor: the newest token, whose key and value are not yet in the cache; every
+    position below it is committed and cached while the slot is RUNNING.
+    """
+
+    def __init__(self, num_slots: int, *, max_context: int, gamma: int) -> None:
+        self.status = np.zeros(num_slots, dtype=np.int8)  # [S]
+        self.requests: list[Request | None] = [None] * num_slots
+        self.serial = np.zeros(num_slots, dtype=np.int64)  # order of arrival
+        self.tokens = np.zeros((num_slots, max_context + 1), dtype=np.int32)  # prompt and completion
+        self.prompt_len = np.zeros(num_slots, dtype=np.int64)
+        self.context_len = np.zeros(num_slots, dtype=np.int64)
+        self.emitted = np.zeros(num_slots, dtype=np.int64)
+        self.limit = np.zeros(num_slots, dtype=np.int64)  # completion tokens at most
+        self.temperature = np.zeros(num_slots, dtype=np.float32)
+        self.top_k = np.zeros(num_slots, dtype=np.int64)
+        self.top_p = np.ones(num_slots, dtype=np.float32)
+        self.seeds = np.zeros(num_slots, dtype=np.int64)
+        self.ignore_eos = np.zeros(num_slots, dtype=bool)
+        self.generation = np.zeros(num_slots, dtype=np.int64)  # blocks drafted so far
+        self.previous_confidence = np.zeros((num_slots, gamma), dtype=np.float32)  # logits of the block before
+        self.has_previous = np.zeros(num_slots, dtype=bool)
+        self.rounds = np.zeros(num_slots, dtype=np.int64)
+        self.drafted = np.zeros(num_slots, dtype=np.int64)
+        self.verified = np.zeros(num_slots, dtype=np.int64)
+        self.observed = np.zeros(num_slots, dtype=np.int64)
+        self.accepted = np.zeros(num_slots, dtype=np.int64)
+        self.histogram = np.zeros((num_slots, gamma + 1), dtype=np.int64)  # rounds by accepted drafts
+        self._max_context = max_context
+        self._arrivals = 0
+
+    def of_status(self, status: int) -> np.ndarray:
+        """Slots in `status`, in the order their requests arrived."""
+        slots = np.flatnonzero(self.status == status)
+        return slots[np.argsort(self.serial[slots], kind="stable")]
+
+    def arrive(self, slot: int, request: Request, *, seed: int) -> None:
+        """Put a new request into a FREE slot; it waits for its prefill."""
+        prompt: Sequence[int] = request.prompt_token_ids
+        sampling = request.sampling
+        length = len(prompt)
+        self.requests[slot] = request
+        self.tokens[slot, :length] = prompt
+        self.prompt_len[slot] = self.context_len[slot] = length
+        self.emitted[slot] = 0
+        self.limit[slot] = min(sampling.max_tokens, self._max_context - length)
+        self.temperature[slot] = sampling.temperature
+        self.top_k[slot] = sampling.top_k
+        self.top_p[slot] = sampling.top_p
+        self.seeds[slot] = seed
+        self.ignore_eos[slot] = sampling.ignore_eos
+        self.generation[slot] = 0
+        self.has_previous[slot] = False
+        for counter in (self.rounds, self.drafted, self.verified, self.observed, self.accepted, self.histogram):
+            counter[slot] = 0
+        self.serial[slot] = self._arrivals
+        self._arrivals += 1
+        self.status[slot] = WAITING
+
+    def preempt(self, slot: int) -> None:
+        """Make a RUNNING request wait for its context again; its text, anchor and counts stay, its history does not."""
+        self.status[slot] = WAITING
+        self.has_previous[slot] = False
+
+    def leave(self, slot: int) -> None:
+        """Free the slot."""
+        self.requests[slot] = None
+        self.status[slot] = FREE
+
+    def completion(self, slot: int) -> np.ndarray:
+        """Tokens emitted so far."""
+        start = self.prompt_len[slot]
+        return self.tokens[slot, start : start + self.emitted[slot]]
+
+    def counts(self, slot: int) -> SpecCounts:
+        """The request's speculation counts (DESIGN 3, Counting)."""
+        return SpecCounts(
+            rounds=int(self.rounds[slot]),
+            drafted=int(self.drafted[slot]),
+            verified=int(self.verified[slot]),
+            observed=int(self.observed[slot]),
+            accepted=int(self.accepted[slot]),
+            emitted=int(max(self.emitted[slot] - 1, 0)),
+            acceptance_histogram=tuple(int(n) for n in self.histogram[slot]),
+        )

@@ -1,0 +1,90 @@
+"""Where a request ends: stop tokens and stop strings among the tokens that a round emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_REPLACEMENT = "\ufffd"
+# A character takes at most four tokens; a tail that stays unfinished longer than this holds broken bytes.
+_LONGEST_UNFINISHED = 16
+
+
+def cut_at_stop_ids(
+    tokens: IntArray, counts: IntArray, stop_ids: IntArray, *, ignore: BoolArray | None = None
+) -> tuple[IntArray, BoolArray]:
+    """tokens [R, n] of which counts [R] count; ignore [R], rows that stop ids do not end.
+
+    Returns how many tokens of each row stay [R], a stop token included, and whether one was met [R].
+    """
+    hits = (tokens[:, :, None] == stop_ids).any(axis=2) & (np.arange(tokens.shape[1]) < counts[:, None])
+    if ignore is not None:
+        hits &= ~ignore[:, None]
+    stopped = hits.any(axis=1)
+    kept = np.where(stopped, hits.argmax(axis=1) + 1, counts)
+    return kept.astype(np.int64), stopped
+
+
+class TextStream:
+    """Text of a growing token sequence, a piece at a time.
+
+    A token's text can depend on its neighbours (a character spread over several tokens, a blank that only stands
+    between words), so each piece is the difference between two decodings of a short window.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._seen = 0  # tokens of the window whose text is out
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """The text not yet final after this token, and whether it is final now: it is then not returned again."""
+        self._window.append(token)
+        before = self._decode(self._window[: self._seen])
+        # The text of the tokens before may itself change in a longer window; only what is beyond its length is new.
+        fresh = self._decode(self._window)[len(before) :]
+        unfinished = len(self._window) - self._seen
+        if fresh.endswith(_REPLACEMENT) and unfinished < _LONGEST_UNFINISHED:
+            return fresh.rstrip(_REPLACEMENT), False
+        if not fresh and unfinished < _LONGEST_UNFINISHED:
+            return "", False
+        self._window = self._window[self._seen :]
+        self._seen = len(self._window)
+        return fresh, True
+
+
+class StopText:
+    """Watches one request's text for its stop strings, which may begin and end in different rounds.
+
+    Args:
+        decode: token ids to text, special tokens left out.
+        stops: non-empty strings.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Iterable[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops))
+        self._stream = TextStream(decode)
+        self._final = ""
+        self.stopped = False
+        self.text = ""  # up to the stop string, once stopped
+
+    def feed(self, tokens: Sequence[int]) -> int | None:
+        """Take in a round's tokens. If one completes a stop string: how many of them stay, that one included."""
+        for index, token in enumerate(tokens):
+            fresh, is_final = self._stream.push(token)
+            # Text before this was searched already; a stop string can reach back by its length less one.
+            start = max(len(self._final) - self._longest + 1, 0)
+            text = self._final + fresh if fresh else self._final
+            found = [at for at in (text.find(stop, start) for stop in self._stops) if at >= 0]
+            if found:
+                self.stopped, self.text = True, text[: min(found)]
+                return index + 1
+            if is_final:
+                self._final = text
+        return None
