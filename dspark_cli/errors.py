@@ -1,0 +1,75 @@
+"""The error table: from an exception to a sentence, a remedy and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from dataclasses import dataclass
+
+import typer
+
+from dspark.engine.errors import DsparkError, UsageError
+
+FAILURE, USAGE, ERROR_ROWS, INTERRUPTED = 1, 2, 3, 130
+
+# The parser's base class has moved between Typer's releases; what it derives from has not.
+_PARSER_ERROR = typer.BadParameter.__mro__[2]
+
+
+class Interrupted(DsparkError):
+    """The user stopped a run that can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How an exception is told to people (`trace` only where it is a fault of ours)."""
+
+    message: str
+    remedy: str
+    exit_code: int
+    trace: str = ""
+
+
+def explain(error: BaseException) -> Explanation:
+    """The row of the table for `error`."""
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return Explanation(str(error) or "Interrupted.", getattr(error, "remedy", ""), INTERRUPTED)
+    if isinstance(error, UsageError):
+        return Explanation(str(error), error.remedy, USAGE)
+    if isinstance(error, DsparkError):
+        return Explanation(str(error), error.remedy, FAILURE)
+    if isinstance(error, _PARSER_ERROR):
+        ctx = getattr(error, "ctx", None)
+        command = ctx.command_path if ctx is not None else "dspark"
+        message = error.format_message()  # type: ignore[attr-defined]
+        return Explanation(message, f"`{command} --help` lists what there is.", USAGE)
+    if isinstance(error, BrokenPipeError):
+        return Explanation(
+            "The reader of the output closed its pipe.", "Result files are not affected; --resume goes on.", FAILURE
+        )
+    if isinstance(error, OSError):
+        return _explain_os_error(error)
+    if isinstance(error, MemoryError):
+        return Explanation("Out of memory.", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
+    # torch is not imported for this: if it raised, its class has this name.
+    if type(error).__name__ == "OutOfMemoryError":
+        return Explanation("The GPU is out of memory.", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
+    if isinstance(error, ModuleNotFoundError):
+        return Explanation(
+            f"The Python package {error.name!r} is missing.", "Install dspark again, with its dependencies.", FAILURE
+        )
+    return Explanation(
+        f"Unexpected {type(error).__name__}: {error}",
+        "This is a fault of dspark: please report it with the lines above.",
+        FAILURE,
+        trace="".join(traceback.format_exception(error)),
+    )
+
+
+def _explain_os_error(error: OSError) -> Explanation:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Explanation(
+            f"No space is left to write to{where}.", "Free some space, then run it again with --resume.", FAILURE
+        )
+    return Explanation(f"{error.strerror or error}{where}.", "", FAILURE)

@@ -1,0 +1,100 @@
+"""The one output sink: sentences and tables for people on stderr, one JSON document for programs on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from dspark.engine.jobs import strict_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dspark.cli.errors import Explanation
+    from dspark.cli.progress import Reporter
+
+
+class Sink:
+    """Where a command's words go.
+
+    Args:
+        json: print one strict JSON document on stdout, a failure included.
+        quiet: nothing on stderr but errors.
+    """
+
+    def __init__(self, *, json: bool, quiet: bool) -> None:
+        self._json = json
+        self._quiet = quiet
+        self._console: Console | None = None
+
+    def configure(self, *, json: bool, quiet: bool) -> None:
+        """Take over what the flags and the configuration file say."""
+        self._json, self._quiet = json, quiet
+
+    @property
+    def console(self) -> Console:
+        """Rich on stderr; it honours NO_COLOR and writes no escapes to a file."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        return self._console
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            print(text, file=sys.stderr)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """A two-column table."""
+        if self._quiet:
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title, show_header=False, title_justify="left")
+        for name, value in rows:
+            table.add_row(Text(name), Text(value, overflow="fold"))
+        self.console.print(table, soft_wrap=False)
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """The command's result for programs."""
+        if self._json:
+            sys.stdout.write(strict_json.dumps(document, indent=2).decode("utf-8") + "\n")
+
+    def progress(self) -> Reporter:
+        """Shows steps and a live bar on a terminal, a line a step elsewhere, nothing when quiet."""
+        from dspark.cli.progress import LiveReporter, PlainReporter, Reporter
+
+        if self._quiet:
+            return Reporter()
+        return LiveReporter(self.console) if sys.stderr.isatty() else PlainReporter(self.note)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def failure(self, explanation: Explanation) -> int:
+        """Tell a failure and return its exit code."""
+        # Whatever is closed or full by now must not turn one sentence into two.
+        with suppress(OSError):
+            if explanation.trace:
+                print(explanation.trace, file=sys.stderr, end="")
+            print(f"dspark: {explanation.message}", file=sys.stderr)
+            if explanation.remedy:
+                print(f"  {explanation.remedy}", file=sys.stderr)
+            sys.stderr.flush()
+        try:
+            self.document(
+                {
+                    "error": {"message": explanation.message, "remedy": explanation.remedy},
+                    "exit_code": explanation.exit_code,
+                }
+            )
+            sys.stdout.flush()
+        except OSError:
+            # The interpreter flushes stdout again at exit and would complain about it.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return explanation.exit_code
