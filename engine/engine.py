@@ -69,18 +69,20 @@ class Engine:
             folder = resolve_target(config.target)
             target = Target.load(folder, device=self.device, dtype=self.dtype)
             self._checkpoints["target"] = checkpoint_fingerprint(folder)
-            drafter_folder = resolve_drafter(config.drafter)
+            drafter_folder = resolve_drafter(config.drafter) if config.policy != "none" else None
             if drafter is None and drafter_folder is not None:
                 drafter = Drafter.load(drafter_folder, target=target, device=self.device, dtype=self.dtype)
                 self._checkpoints["drafter"] = checkpoint_fingerprint(drafter_folder)
+        policy_name = config.policy or (f"fixed:{drafter.block_size}" if drafter is not None else "none")
+        self.policy = policy or parse_policy(policy_name, drafter.block_size if drafter is not None else 0)
+        self.policy_name = policy_name if policy is None else type(policy).__name__
+        if not self.policy.drafts:
+            drafter = None
         if drafter is None:
             self._checkpoints["drafter"] = "none"
         self.target = target
         self.drafter = drafter
         self.gamma = drafter.block_size if drafter is not None else 0
-        policy_name = config.policy or (f"fixed:{self.gamma}" if self.gamma else "none")
-        self.policy = policy or parse_policy(policy_name, self.gamma)
-        self.policy_name = policy_name if policy is None else type(policy).__name__
         self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
@@ -131,16 +133,20 @@ class Engine:
         Raises:
             RequestError: with the reason.
         """
-        prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
+        vocab_size = self.target.config.vocab_size
+        outside = RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
+        try:
+            prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
+        except OverflowError:
+            raise outside from None
         if prompt.size == 0:
             raise RequestError("the prompt is empty after tokenising")
         if prompt.size >= self.max_context:
             raise RequestError(
-                f"the prompt has {prompt.size} tokens; the context limit is {self.max_context}, one of which must be left"
+                f"the prompt has {prompt.size} tokens; the context limit is {self.max_context}, and one must be left"
             )
-        vocab_size = self.target.config.vocab_size
         if prompt.min() < 0 or prompt.max() >= vocab_size:
-            raise RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
+            raise outside
         if request.sampling.stop and self.detokenizer is None:
             raise RequestError("stop strings need a detokenizer, and this engine has none")
 
@@ -183,7 +189,7 @@ class Engine:
             wanted = self.config.kv_cache_tokens // self.page_size
             if wanted < pages_per_request:
                 raise UsageError(
-                    f"a KV cache of {self.config.kv_cache_tokens} tokens cannot hold one request of {tokens_per_request}",
+                    f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of {tokens_per_request}",
                     f"Give at least {pages_per_request * self.page_size}, or lower the context limit.",
                 )
         page_bytes = self.target.new_cache(1, self.page_size).bytes_per_page

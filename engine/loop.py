@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from dspark.engine.batch import PackedBatch
+from dspark.engine.eager import EagerRunner, RoundTokens
 from dspark.engine.errors import RequestError
 from dspark.engine.kv_pool import PagePool
-from dspark.engine.packing import pack
-from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.engine.proposals import DraftOutput
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import ScheduleView
 from dspark.engine.seeds import fold_seed, row_seed
 from dspark.engine.slots import FREE, RUNNING, WAITING, SlotTable
 from dspark.engine.stopping import StopText, cut_at_stop_ids
-from dspark.kernels import DRAFT, SAMPLE, NoiseKeys, SamplingRows, Verdict, sample, verify
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -71,6 +68,7 @@ class DecodeLoop:
             num_slots=num_slots,
             max_pages_per_slot=-(-(engine.max_context + 1 + self.gamma) // engine.page_size),
         )
+        self._runner = EagerRunner(engine, self.slots, self.pool)
         self._stop_ids = np.asarray(sorted(engine.stop_ids), dtype=np.int64)
         self._stop_text: dict[int, StopText] = {}
 
@@ -145,12 +143,10 @@ class DecodeLoop:
         for rows, starts, counts in self._chunks(admitted):
             ends = starts + counts
             fresh = (ends == self.slots.context_len[rows]) & (self.slots.emitted[rows] == 0)
-            batch = self._pack_committed(rows, starts, counts)
-            last_rows = torch.from_numpy(np.cumsum(counts)[fresh] - 1).to(self.engine.device)
-            logits = self.engine.target_step(batch, logit_rows=last_rows)
+            tokens = self._runner.prefill(rows, starts, counts, fresh)
             self.stats.prefill_tokens += int(counts.sum())
-            if fresh.any():
-                self._first_tokens(rows[fresh], logits)
+            if tokens.size:
+                self._start(rows[fresh], tokens)
         for slot in admitted:
             if self.slots.status[slot] == WAITING:
                 self.slots.status[slot] = RUNNING
@@ -172,75 +168,30 @@ class DecodeLoop:
         if chunk:
             yield _columns(chunk)
 
-    def _pack_committed(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> PackedBatch:
-        index = pack(self.pool, rows, starts, counts)
-        tokens = self.slots.tokens[rows[index.request], index.positions].astype(np.int64)
-        return index.batch(torch.from_numpy(tokens), self.engine.device)
-
-    def _first_tokens(self, rows: np.ndarray, logits: torch.Tensor) -> None:
-        """Sample the token behind each prompt: the first anchor."""
-        positions = self.slots.context_len[rows]
-        tokens = sample(logits, self._sampling_rows(rows), self._tensor(positions)).cpu().numpy()
-        kept = self._append(rows, positions, tokens[:, None], np.ones(len(rows), dtype=np.int64))
-        self._retire(rows, kept)
+    def _start(self, rows: np.ndarray, tokens: np.ndarray) -> None:
+        """Give slots `rows` [R] the token behind their prompt: the first anchor."""
+        ones = np.ones(len(rows), dtype=np.int64)
+        self._retire(rows, self._append(rows, self.slots.context_len[rows], tokens[:, None], ones))
 
     # One round
 
     def _round(self, rows: np.ndarray) -> None:
         """Draft, schedule, verify and commit for the running requests in slots `rows` [R]."""
-        starts = self.slots.context_len[rows]
         tokens_left = self.slots.limit[rows] - self.slots.emitted[rows]
-        draft = self._draft(rows, starts, tokens_left)
+        draft = self._draft(rows, tokens_left)
         lengths = self._schedule(rows, draft, tokens_left)
-        batch, query_starts = self._pack_verification(rows, starts, lengths, draft)
-        logits = self.engine.target_step(batch)
-        verdict = verify(
-            logits,
-            query_starts=query_starts,
-            lengths=self._tensor(lengths),
-            draft_tokens=None if draft is None else draft.tokens,
-            draft_logits=None if draft is None else draft.logits,
-            rows=self._sampling_rows(rows),
-            positions=self._tensor(starts),
-            generations=self._tensor(self.slots.generation[rows]),
-            acceptance=self.engine.config.acceptance,
-            max_length=int(lengths.max()),
-        )
-        self._commit(rows, lengths, draft, verdict)
+        self._commit(rows, lengths, self._runner.verify(rows, lengths, draft))
 
-    def _draft(self, rows: np.ndarray, starts: np.ndarray, tokens_left: np.ndarray) -> DraftOutput | None:
+    def _draft(self, rows: np.ndarray, tokens_left: np.ndarray) -> DraftOutput | None:
         """Draft one block a request, unless the policy drafts nothing or nobody could use a draft."""
         policy = self.engine.policy
-        drafter, cache = self.engine.drafter, self.engine.draft_cache
-        if drafter is None or cache is None or not policy.drafts or int(tokens_left.max()) <= 1:
+        if self.engine.drafter is None or not policy.drafts or int(tokens_left.max()) <= 1:
             return None
-        self.slots.generation[rows] += 1
         steps = policy.steps(self.gamma)
-        anchors = self.slots.tokens[rows, starts].astype(np.int64)
-        temperature = self.slots.temperature[rows]
-        coupled = self.engine.config.acceptance == "coupled"
-        generations = np.zeros(len(rows), dtype=np.int64) if coupled else self.slots.generation[rows]
-        index = pack(self.pool, rows, starts, np.full(len(rows), self.gamma))
-        block = DraftBlock(
-            anchors=self._tensor(anchors),
-            starts=self._tensor(starts),
-            slots=self._tensor(index.cache_rows),
-            attention=index.layout(self.engine.device, causal=False),
-            noise=NoiseKeys(
-                seeds=self._tensor(self.slots.seeds[rows]),
-                positions=self._tensor(starts),
-                generations=self._tensor(generations),
-                purpose=SAMPLE if coupled else DRAFT,
-            )
-            if temperature.any()
-            else None,
-            temperature=self._tensor(temperature),
-            steps=steps,
-        )
-        draft = drafter.draft(block, cache)
+        self.slots.generation[rows] += 1
         self.slots.drafted[rows] += steps
         self.stats.drafted += steps * len(rows)
-        return draft
+        return self._runner.draft(rows, steps)
 
     def _schedule(self, rows: np.ndarray, draft: DraftOutput | None, tokens_left: np.ndarray) -> np.ndarray:
         """How many drafted tokens of each request the target verifies: int64 [R]."""
@@ -255,33 +206,17 @@ class DecodeLoop:
             previous_valid=self.slots.has_previous[rows],
             temperatures=self.engine.confidence_temperatures[:steps],
         )
-        lengths = self.engine.policy.lengths(view)
+        # Whatever a policy says: past its cap a request has neither pages nor tokens left.
+        lengths = np.clip(self.engine.policy.lengths(view), 0, view.caps)
         self.slots.previous_confidence[rows, :steps] = confidence
         self.slots.has_previous[rows] = True
         return lengths
 
-    def _pack_verification(
-        self, rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None
-    ) -> tuple[PackedBatch, torch.Tensor]:
-        """Pack each request's anchor and its drafted tokens to verify on one flat axis."""
-        index = pack(self.pool, rows, starts, lengths + 1)
-        tokens = self._tensor(self.slots.tokens[rows, starts].astype(np.int64))[:, None]  # [R, 1]
-        if draft is not None:
-            tokens = torch.cat([tokens, draft.tokens], dim=1)
-        flat = tokens[self._tensor(index.request), self._tensor(index.offsets)]
-        batch = index.batch(flat, self.engine.device)
-        return batch, batch.attention.query_starts
-
-    def _commit(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None, verdict: Verdict) -> None:
-        """Append what the verdict accepts, count it, and let finished requests leave."""
+    def _commit(self, rows: np.ndarray, lengths: np.ndarray, result: RoundTokens) -> None:
+        """Append what verification gives, count it, and let finished requests leave."""
         slots, stats = self.slots, self.stats
-        accepted = verdict.accepted.cpu().numpy()  # [R]
-        width = int(accepted.max()) + 1
-        block = np.zeros((len(rows), width), dtype=np.int64)
-        if draft is not None and width > 1:
-            block[:, :-1] = draft.tokens[:, : width - 1].cpu().numpy()
-        block[np.arange(len(rows)), accepted] = verdict.next_token.cpu().numpy()
-        kept = self._append(rows, slots.context_len[rows] + 1, block, accepted + 1)
+        accepted = result.accepted
+        kept = self._append(rows, slots.context_len[rows] + 1, result.block, accepted + 1)
         slots.context_len[rows] += kept.tokens
         # A stop inside the accepted tokens ends the round there; what lies behind it was never observed.
         stopped_early = kept.tokens <= accepted
@@ -334,20 +269,6 @@ class DecodeLoop:
             )
             self.pool.release(slot)
             self.slots.leave(slot)
-
-    def _sampling_rows(self, rows: np.ndarray) -> SamplingRows:
-        temperature, top_k, top_p = self.slots.temperature[rows], self.slots.top_k[rows], self.slots.top_p[rows]
-        return SamplingRows(
-            temperature=self._tensor(temperature),
-            top_k=self._tensor(top_k),
-            top_p=self._tensor(top_p),
-            seeds=self._tensor(self.slots.seeds[rows]),
-            all_greedy=not temperature.any(),
-            any_truncated=bool((top_k > 0).any() or (top_p < 1).any()),
-        )
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.engine.device, non_blocking=True)
 
 
 def _columns(chunk: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,8 @@ from dspark.kernels.sampling.reference import gumbel_argmax, rows_where, sample,
 from dspark.kernels.sampling.rows import SamplingRows
 from dspark.kernels.verification.verdict import Verdict
 
-_PAIRS_AT_ONCE = 4
+# Logits scored at once: a few rows of a real vocabulary, which then stay in a CPU's cache, or thousands of a tiny one.
+_LOGITS_AT_ONCE = 200_000
 
 
 def token_log_probs(scaled: Tensor, tokens: Tensor) -> Tensor:
@@ -160,8 +161,9 @@ def _verify_rejection(
     passed = torch.zeros_like(drafted, dtype=torch.bool)
     greedy_pairs = rows_where(~sampled[request])
     passed[greedy_pairs] = target_logits.index_select(0, row[greedy_pairs]).argmax(dim=-1) == drafted[greedy_pairs]
-    # In pieces that stay in a CPU's cache, and never a second [T, V] tensor.
-    for pairs in torch.split(rows_where(sampled[request]), _PAIRS_AT_ONCE):
+    # In pieces, and never a second [T, V] tensor.
+    pairs_at_once = max(_LOGITS_AT_ONCE // target_logits.shape[-1], 1)
+    for pairs in torch.split(rows_where(sampled[request]), pairs_at_once):
         owner = request[pairs]
         scores = _accept_sampled(
             target_logits.index_select(0, row[pairs]),
