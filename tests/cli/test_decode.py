@@ -1,0 +1,189 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_engine import CharCodec, FakeEngine
+
+from dspark.cli.main import main
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with an input, and an engine that needs no model."""
+    import dspark.engine
+    import dspark.engine.jobs.tokenizer
+    import dspark.engine.models.resolve
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    engines = []
+
+    def engine(config, *, detokenizer):
+        engines.append(config)
+        return engine.made
+
+    engine.made = FakeEngine()
+    engine.configs = engines
+    monkeypatch.setattr(dspark.engine, "Engine", engine, raising=False)
+    monkeypatch.setattr(dspark.engine.jobs.tokenizer.Tokenizer, "load", lambda folder: CharCodec())
+    monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", lambda spec, progress: tmp_path)
+    return engine
+
+
+def texts(path="dspark-out/decode.jsonl"):
+    return [json.loads(line)["text"] for line in Path(path).read_text().splitlines()]
+
+
+def test_answers_metrics_and_table(workplace, capsys):
+    assert main(["decode", "-i", "in.jsonl"]) == 0
+    assert texts() == ["ONE", "TWO"]
+    assert json.loads(Path("dspark-out/decode.metrics.json").read_text())["rows"] == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "mean acceptance length" in captured.err
+    assert "dspark-out/decode.jsonl" in captured.err
+    assert "\x1b" not in captured.err
+
+
+def test_json_is_one_document_and_quiet_is_quiet(workplace, capsys):
+    assert main(["decode", "-i", "in.jsonl", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["completion_tokens"] == 8
+    assert captured.err == ""
+    assert main(["decode", "-i", "in.jsonl", "--json", "--quiet"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["exit_code"] == 2
+    assert captured.err.startswith("dspark: dspark-out/decode.jsonl exists\n")
+
+
+def test_error_rows_exit_with_3(workplace, capsys):
+    with open("in.jsonl", "a") as file:
+        file.write("nonsense\n")
+    assert main(["decode", "-i", "in.jsonl"]) == 3
+    assert "1 of 3 rows could not be decoded" in capsys.readouterr().err
+
+
+def test_interrupted_says_how_to_go_on_and_does(workplace, capsys):
+    def interrupt(index):
+        raise KeyboardInterrupt
+
+    workplace.made = FakeEngine(before=interrupt)
+    assert main(["decode", "-i", "in.jsonl"]) == 130
+    assert "the same command with --resume goes on" in capsys.readouterr().err
+    assert main(["decode", "-i", "in.jsonl", "--overwrite"]) == 130
+    assert "with --resume in place of --overwrite goes on" in capsys.readouterr().err
+    workplace.made = FakeEngine()
+    assert main(["decode", "-i", "in.jsonl"]) == 2
+    assert main(["decode", "-i", "in.jsonl", "--resume"]) == 0
+    assert texts() == ["ONE", "TWO"]
+    workplace.made = None
+    assert main(["decode", "-i", "in.jsonl", "--resume"]) == 0
+    assert "nothing is left to resume" in capsys.readouterr().err
+
+
+USAGE = {
+    "no input": ([], "dspark decode --input prompts.jsonl"),
+    "missing input": (["-i", "nowhere"], "cannot read nowhere"),
+    "unknown flag": (["--foo"], "--foo"),
+    "number": (["-i", "in.jsonl", "--max-tokens", "many"], "--max-tokens"),
+    "top-p": (["-i", "in.jsonl", "--top-p", "0"], "top_p is 0"),
+    "nan": (["-i", "in.jsonl", "--temperature", "nan"], "--temperature"),
+    "device": (["-i", "in.jsonl", "--device", "tpu"], "Choose one of: auto, cpu, cuda"),
+    "policy": (["-i", "in.jsonl", "--policy", "lucky"], "unknown policy 'lucky'"),
+    "both": (["-i", "in.jsonl", "--resume", "--overwrite"], "exclude each other"),
+    "onto input": (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input file"),
+    "config": (["-i", "in.jsonl", "--config", "none.toml"], "cannot read none.toml"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE.values(), ids=USAGE)
+def test_usage_errors_are_a_sentence(workplace, capsys, arguments, message):
+    assert main(["decode", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+    assert workplace.configs == []
+    assert not os.path.exists("dspark-out/decode.jsonl")
+
+
+def test_an_unknown_command_is_a_usage_error(capsys):
+    assert main(["frobnicate"]) == 2
+    assert "frobnicate" in capsys.readouterr().err
+
+
+def test_config_file_gives_defaults_and_flags_win(workplace):
+    anywhere = 'max_tokens = 2\ntemperature = 1\nstop = ["a", "b"]\nseed = 4\n'
+    Path("c.toml").write_text(anywhere + "[decode]\nmax-tokens = 1\ntoken-ids = true\n")
+    assert main(["decode", "-i", "in.jsonl", "--config", "c.toml", "--seed", "5"]) == 0
+    sampling = workplace.made.asked[0].sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.stop) == (1, 1.0, ("a", "b"))
+    assert workplace.configs[0].seed == 5
+    assert "token_ids" in Path("dspark-out/decode.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("max-token = 1", "Did you mean `max-tokens`?"),
+        ("[decode]\nfoo = 1", "[decode] in c.toml has an unknown key `foo`"),
+        ("config = 'x'", "unknown key `config`"),
+        ("resume = 'yes'", "must be true or false"),
+        ("max-tokens = 1.5", "--max-tokens"),
+        ("max-tokens = true", "must be a string or a number"),
+        ("seed = [1]", "must be a string or a number"),
+        ("seed = ", "is not TOML"),
+    ],
+    ids=["top level", "table", "itself", "flag", "fraction", "boolean", "list", "syntax"],
+)
+def test_config_mistakes_are_refused(workplace, capsys, content, message):
+    Path("c.toml").write_text(content)
+    assert main(["decode", "-i", "in.jsonl", "--config", "c.toml"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_default_drafter_belongs_to_the_default_target(workplace):
+    assert main(["decode", "-i", "in.jsonl"]) == 0
+    assert main(["decode", "-i", "in.jsonl", "--overwrite", "--target", "somewhere"]) == 0
+    assert main(["decode", "-i", "in.jsonl", "--overwrite", "--drafter", "none"]) == 0
+    assert [config.drafter for config in workplace.configs] == ["smollm2-135m-dspark", "none", "none"]
+
+
+def test_a_full_disk_is_one_sentence(workplace, capsys):
+    def full(index):
+        raise OSError(28, "No space left on device")
+
+    workplace.made = FakeEngine(before=full)
+    assert main(["decode", "-i", "in.jsonl"]) == 1
+    err = capsys.readouterr().err
+    assert "No space is left" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+
+
+def test_a_fault_of_ours_shows_where(workplace, capsys):
+    def broken(index):
+        raise ZeroDivisionError("oops")
+
+    workplace.made = FakeEngine(before=broken)
+    assert main(["decode", "-i", "in.jsonl"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stdout", ["/dev/full", "closed pipe"])
+@pytest.mark.parametrize("arguments", [["--version"], ["decode", "--json"]], ids=["version", "error"])
+def test_an_output_that_takes_nothing(stdout, arguments):
+    if stdout == "closed pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(stdout, os.O_WRONLY)
+    code = "import sys; from dspark.cli.main import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == (1 if arguments == ["--version"] else 2)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.stderr.count("dspark: ") == 1

@@ -1,0 +1,29 @@
+"""Fixtures that several folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+# Decides how triton will be imported, so it comes before whatever imports triton.
+import triton_mode  # noqa: F401
+from tiny_models import TINY_MODELS, TinyModel, save_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
+    """Makes (once a session) the tiny model of a name in TINY_MODELS."""
+    made: dict[str, TinyModel] = {}
+
+    def make(name: str) -> TinyModel:
+        if name not in made:
+            made[name] = save_tiny_model(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(params=list(TINY_MODELS))
+def any_tiny_model(request: pytest.FixtureRequest, tiny_model: Callable[[str], TinyModel]) -> TinyModel:
+    return tiny_model(request.param)

@@ -1,0 +1,185 @@
+import json
+from dataclasses import replace
+
+import pytest
+from fake_engine import CharCodec, FakeEngine, NoProgress
+
+from dspark.engine.errors import UsageError
+from dspark.engine.jobs.decode_job import DecodeJob, decode_file, finished_summary
+from dspark.engine.jobs.input_file import open_input
+from dspark.engine.requests import SamplingParams
+
+ROWS = [
+    {"prompt": "one", "custom_id": "a"},
+    {"prompt_token_ids": [120, 121], "max_tokens": 2},
+    {"prompt": ""},
+    {"prompt": "x" * 6000},
+    {"messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "seed": 9, "stop": ["z"]},
+    {"prompt": "p", "top_p": 0},
+    {"prompt": "last"},
+]
+
+
+def make_job(folder, rows=ROWS, **changes):
+    source = folder / "in.jsonl"
+    source.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    job = DecodeJob(open_input(str(source)), folder / "out.jsonl", folder / "metrics.json", SamplingParams())
+    return replace(job, **changes)
+
+
+def decode(job, engine=None, codec=CharCodec):
+    summary = decode_file(engine or FakeEngine(), codec() if codec else None, job, NoProgress())
+    return summary, [json.loads(line) for line in job.output.read_text().splitlines()]
+
+
+def test_one_row_out_for_each_row_in_and_in_order(tmp_path):
+    engine = FakeEngine()
+    summary, rows = decode(make_job(tmp_path), engine)
+    assert [row["index"] for row in rows] == list(range(7))
+    assert rows[0] == {
+        "index": 0,
+        "custom_id": "a",
+        "text": "ONE",
+        "finish_reason": "stop",
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "spec": {"rounds": 3, "drafted": 9, "verified": 9, "accepted": 0, "acceptance_histogram": [3, 0, 0, 0]},
+        "error": None,
+    }
+    assert (rows[1]["text"], rows[1]["finish_reason"], rows[1]["token_ids"]) == ("XY", "length", [88, 89])
+    assert [row["error"] for row in rows if row["finish_reason"] == "error"] == [
+        "line 3: the prompt is empty after tokenising",
+        "line 4: the prompt is too long",
+        "line 6: top_p is 0. Give a number above 0 and up to 1 (1 = off).",
+    ]
+    assert all("token_ids" not in row for row in rows if row["index"] != 1)
+    assert summary.finish_reasons == {"stop": 3, "length": 1, "error": 3}
+    asked = {request.index: request.sampling for request in engine.asked}
+    assert asked[4] == SamplingParams(temperature=0.5, seed=9, stop=("z",))
+
+
+def test_metrics_are_strict_json_and_add_up(tmp_path):
+    job = make_job(tmp_path)
+    summary, rows = decode(job)
+    metrics = json.loads(job.metrics.read_text(), parse_constant=pytest.fail)
+    assert metrics["completion_tokens"] == sum(row["usage"]["completion_tokens"] for row in rows)
+    assert metrics["spec"]["emitted"] == metrics["completion_tokens"] - 4
+    assert metrics["spec"]["mean_acceptance_length"] == 1.0
+    assert metrics["spec"]["observed"] == metrics["spec"]["rounds"]
+    assert metrics["run"]["engine"] == FakeEngine().fingerprint()
+    assert metrics["tokens_per_s"] == summary.tokens_per_s > 0
+
+
+def test_token_ids_on_request(tmp_path):
+    _, rows = decode(make_job(tmp_path, token_ids=True))
+    assert rows[0]["token_ids"] == [79, 78, 69, 0]
+
+
+def test_without_a_tokenizer_token_ids_are_still_answered(tmp_path):
+    _, rows = decode(make_job(tmp_path), codec=None)
+    assert (rows[1]["text"], rows[1]["token_ids"]) == (None, [88, 89])
+    assert rows[0]["error"] == "line 1: the target has no tokenizer; give `prompt_token_ids`"
+
+
+def test_requests_are_pulled_as_the_engine_has_room(tmp_path):
+    pulled = []
+
+    class Watched(CharCodec):
+        def encode(self, text):
+            pulled.append(text)
+            return super().encode(text)
+
+    engine = FakeEngine(before=lambda index: open_now.append(len(pulled) - len(open_now)))
+    open_now = []
+    decode(make_job(tmp_path, [{"prompt": f"{i}"} for i in range(50)]), engine, Watched)
+    assert max(open_now) <= engine.concurrency
+
+
+def test_all_turns_are_asked_with_the_models_own_answers(tmp_path):
+    rows_in = [{"turns": ["a", "b", "c"]}, {"prompt": "q"}, {"turns": ["d"]}, {"turns": ["e", "f"]}]
+    engine = FakeEngine()
+    summary, rows = decode(make_job(tmp_path, rows_in, all_turns=True), engine)
+    first = "<USER>A<ASSISTANT>"
+    second = f"<USER>A<ASSISTANT>{first}<USER>B<ASSISTANT>"
+    assert rows[0]["turns"][:2] == [first, second]
+    assert rows[0]["text"] == rows[0]["turns"][2]
+    assert rows[0]["usage"]["completion_tokens"] == sum(len(turn) + 1 for turn in rows[0]["turns"])
+    assert [len(row.get("turns", [])) for row in rows] == [3, 0, 0, 2]
+    assert summary.emitted == summary.completion_tokens - 7
+    # The same, found again from the output alone.
+    again = finished_summary(make_job(tmp_path, rows_in, all_turns=True))
+    assert (again.emitted, again.completion_tokens) == (summary.emitted, summary.completion_tokens)
+
+
+def test_a_later_turn_that_is_too_long_is_an_error_row(tmp_path):
+    _, rows = decode(make_job(tmp_path, [{"turns": ["a" * 4900, "b"]}], all_turns=True))
+    assert rows[0]["error"] == "line 1: the prompt is too long"
+    assert len(rows[0]["turns"]) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, RuntimeError], ids=lambda e: e.__name__)
+@pytest.mark.parametrize("at", range(7))
+def test_interrupted_anywhere_and_resumed_gives_the_same_file(tmp_path, error, at):
+    (tmp_path / "whole").mkdir()
+    _, expected = decode(make_job(tmp_path / "whole"))
+
+    def stop(index):
+        if len(engine.asked) > at:
+            raise error
+
+    engine = FakeEngine(before=stop)
+    job = make_job(tmp_path)
+    try:
+        decode(job, engine)
+    except error:
+        assert not job.output.exists()
+    resumed_engine = FakeEngine()
+    finished = job.output.exists()
+    summary, rows = decode(make_job(tmp_path, resume=not finished, overwrite=finished), resumed_engine)
+    assert rows == expected
+    assert summary.done == 7
+    assert len(resumed_engine.asked) + summary.resumed <= 7
+    assert not job.output.with_name("out.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"sampling": SamplingParams(temperature=0.3)}, r"sampling\.temperature \(0.0 then, 0.3 now\)"),
+        ({"token_ids": True}, "token_ids"),
+        ({"rows": ROWS[:-1]}, r"input\.rows \(7 then, 6 now\); input\.sha256"),
+        ({"identity": "other"}, r'engine\.target \("fake" then, "other" now\)'),
+    ],
+    ids=["sampling", "token ids", "input", "target"],
+)
+def test_a_different_run_is_not_resumed(tmp_path, change, name):
+    with pytest.raises(KeyboardInterrupt):
+        decode(make_job(tmp_path), FakeEngine(before=lambda index: (_ for _ in ()).throw(KeyboardInterrupt)))
+    changes = dict(change)
+    engine = FakeEngine(identity=changes.pop("identity", "fake"))
+    with pytest.raises(UsageError, match=name):
+        decode(make_job(tmp_path, changes.pop("rows", ROWS), resume=True, **changes), engine)
+
+
+def test_killed_between_publishing_and_the_last_step(tmp_path, monkeypatch):
+    from dspark.engine.jobs.results import ResultFile
+
+    def killed(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ResultFile, "discard_partial", killed)
+        decode(make_job(tmp_path))
+    engine = FakeEngine()
+    summary, rows = decode(make_job(tmp_path, resume=True), engine)
+    assert (len(rows), summary.resumed, engine.asked) == (7, 7, [])
+
+
+def test_files_in_each_others_way_are_refused(tmp_path):
+    for option, name in (("output", "in.jsonl"), ("metrics", "in.jsonl"), ("metrics", "out.jsonl")):
+        with pytest.raises(UsageError):
+            make_job(tmp_path, **{option: tmp_path / name})
+
+
+def test_no_rows_give_an_empty_file(tmp_path):
+    summary, rows = decode(make_job(tmp_path, []))
+    assert (rows, summary.num_rows) == ([], 0)

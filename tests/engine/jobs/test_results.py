@@ -1,0 +1,157 @@
+import json
+
+import pytest
+
+from dspark.engine.errors import UsageError
+from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.results import ResultFile, check_output, is_finished, partial_path
+
+HEADER = {"engine": {"target": "t", "policy": "none"}, "stop": ()}
+
+
+def opened(tmp_path, *, resume=False, overwrite=False, header=HEADER, num_rows=4):
+    return ResultFile(tmp_path / "out.jsonl", header=header, num_rows=num_rows, resume=resume, overwrite=overwrite)
+
+
+def publish(results):
+    results.publish(strict_json.dumps(record["row"]) for record in results.records())
+    results.discard_partial()
+
+
+def test_rows_come_out_in_index_order(tmp_path):
+    results = opened(tmp_path)
+    for index in (2, 0, 3, 1):
+        results.append(index, {"row": {"n": index}})
+        assert not (tmp_path / "out.jsonl").exists()
+    publish(results)
+    assert [json.loads(x)["n"] for x in (tmp_path / "out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+    assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_resumed_after_a_cut_at_any_byte(tmp_path):
+    partial = partial_path(tmp_path / "out.jsonl")
+    results = opened(tmp_path)
+    for index in (2, 0):
+        results.append(index, {"row": {"n": index, "text": "é\u2028"}})
+    results.close()
+    whole = partial.read_bytes()
+    for length in range(len(whole) + 1):
+        partial.write_bytes(whole[:length])
+        results = opened(tmp_path, resume=True)
+        complete_rows = max(whole[:length].count(b"\n") - 1, 0)
+        assert results.num_done == complete_rows
+        assert [r["index"] for r in results.records()] == sorted([2, 0][:complete_rows])
+        for index in range(4):
+            if not results.is_done(index):
+                results.append(index, {"row": {"n": index, "text": "é\u2028"}})
+        results.close()
+        assert sorted(json.loads(x)["index"] for x in partial.read_text().splitlines()[1:]) == [0, 1, 2, 3]
+
+
+def test_zeros_of_a_power_cut_are_torn_off(tmp_path):
+    results = opened(tmp_path)
+    results.append(1, {"row": {}})
+    results.close()
+    with partial_path(tmp_path / "out.jsonl").open("ab") as file:
+        file.write(b"\0" * 50 + b"\n" + b"\0" * 10)
+    results = opened(tmp_path, resume=True)
+    assert results.num_done == 1
+    results.close()
+
+
+def test_another_runs_partial_is_refused_by_name(tmp_path):
+    opened(tmp_path).close()
+    other = {"engine": {"target": "u", "policy": "none"}, "stop": ()}
+    with pytest.raises(UsageError, match=r'differs in engine\.target \("t" then, "u" now\)$'):
+        opened(tmp_path, resume=True, header=other)
+    opened(tmp_path, resume=True).close()
+
+
+def test_a_foreign_partial_file_is_left_alone(tmp_path):
+    partial = partial_path(tmp_path / "out.jsonl")
+    partial.write_text('{"mine": 1}\n')
+    with pytest.raises(UsageError, match="not a partial result file"):
+        opened(tmp_path, resume=True)
+    assert partial.read_text() == '{"mine": 1}\n'
+
+
+def test_two_writers_of_one_output(tmp_path):
+    first = opened(tmp_path)
+    for flags in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(UsageError, match="another process"):
+            opened(tmp_path, **flags)
+    first.append(0, {"row": {}})
+    assert first.num_done == 1
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "message"),
+    [
+        (["out.jsonl"], {}, "exists"),
+        (["out.jsonl.partial"], {}, "unfinished run"),
+        (["out.jsonl"], {"resume": True}, "nothing to resume"),
+        ([], {"resume": True, "overwrite": True}, "exclude each other"),
+    ],
+    ids=["output", "partial", "finished", "both flags"],
+)
+def test_what_exists_is_not_overwritten_unasked(tmp_path, files, flags, message):
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=message):
+        check_output(tmp_path / "out.jsonl", **{"resume": False, "overwrite": False, **flags})
+
+
+def test_only_files_are_outputs(tmp_path):
+    for place in (tmp_path, tmp_path / ".." / "null"):
+        if place.name == "null":
+            place = type(place)("/dev/null")
+        with pytest.raises(UsageError, match="is not a file"):
+            check_output(place, resume=False, overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot create"):
+        check_output(tmp_path / "file" / "out", resume=False, overwrite=False)
+
+
+def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(tmp_path):
+    output = tmp_path / "out.jsonl"
+    output.write_text("old\n")
+    results = opened(tmp_path, overwrite=True)
+    results.append(0, {"row": {"new": 1}})
+    assert output.read_text() == "old\n"
+    assert not is_finished(output)
+    publish(results)
+    assert output.read_text() == '{"new": 1}\n'
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "elsewhere" / "real.jsonl")
+    publish(opened(tmp_path, num_rows=0))
+    assert (tmp_path / "out.jsonl").is_symlink()
+    assert (tmp_path / "elsewhere" / "real.jsonl").read_text() == ""
+
+
+def test_a_failure_while_publishing_leaves_no_file(tmp_path):
+    results = opened(tmp_path)
+    results.append(0, {"row": {}})
+
+    def rows():
+        yield b"{}"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        results.publish(rows())
+    results.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl.partial"]
+
+
+def test_json_is_strict_and_one_line():
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            strict_json.dumps({"x": value})
+    text = "a\u2028b\u0085c\ud800 é\n"
+    content = strict_json.dumps({"x": text})
+    assert len(content.decode("utf-8").splitlines()) == 1
+    assert json.loads(content)["x"] == text
+    assert strict_json.dumps("é") == '"é"'.encode()

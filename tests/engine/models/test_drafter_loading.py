@@ -1,0 +1,77 @@
+"""Drafter checkpoints that must not load, each with its sentence."""
+
+import pytest
+import torch
+from draft_pair import FIXTURES, copy_drafter
+
+from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.models.drafter import Drafter
+from dspark.engine.models.target import Target
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target.load(FIXTURES / "dspark_vanilla" / "target", device=CPU, dtype="float32", max_context=None)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "drop", "sentence"),
+    [
+        ({}, {"fc.weight": (64, 128)}, [], r"fc.weight has shape \[64, 128\].*implies \[64, 192\]"),
+        (
+            {},
+            {"markov_head.markov_w2.weight": (150, 16)},
+            [],
+            r"markov_w2.weight has shape \[150, 16\].*implies \[256, 16\]",
+        ),
+        ({}, {"confidence_head.proj.weight": (1, 64)}, [], r"proj.weight has shape \[1, 64\].*implies \[1, 80\]"),
+        ({"num_key_value_heads": 4}, {}, [], r"k_proj.weight has shape \[32, 64\].*implies \[64, 64\]"),
+        ({}, {}, ["hidden_norm.weight"], "no tensor hidden_norm.weight"),
+        ({}, {}, ["layers.1.self_attn.k_norm.weight"], "no tensor layers.1.self_attn.k_norm.weight"),
+        ({"markov_head_type": "gated"}, {}, [], "no tensor markov_head.gate_proj.weight"),
+        ({"num_hidden_layers": 3, "layer_types": None}, {}, [], r"no tensor layers.2"),
+        ({"num_hidden_layers": 1, "layer_types": None}, {}, [], "hold layers.1.* no use"),
+        ({"enable_confidence_head": False}, {}, [], "hold confidence_head.proj.bias.* no use"),
+        ({"markov_rank": 0, "confidence_head_with_markov": None}, {}, [], "hold markov_head.* no use"),
+        ({"vocab_size": 300}, {}, [], "expects a vocabulary of 300, but the target has 256"),
+        ({"hidden_size": 32}, {}, [], "expects hidden size 32, but the target has 64"),
+        ({"num_target_layers": 8}, {}, [], "expects 8 target layers, but the target has 6"),
+        ({"target_layer_ids": [0, 2, 6]}, {}, [], "target layer 6"),
+    ],
+    ids=[
+        "fc-shape",
+        "vocabulary-of-w2",
+        "confidence-shape",
+        "kv-heads",
+        "norm-missing",
+        "k-norm-missing",
+        "gate-missing",
+        "layer-missing",
+        "layer-left-over",
+        "confidence-left-over",
+        "markov-left-over",
+        "vocabulary",
+        "hidden-size",
+        "num-target-layers",
+        "target-layer",
+    ],
+)
+def test_loading_refuses_with_a_sentence_and_a_remedy(tmp_path, target, config, tensors, drop, sentence):
+    folder = copy_drafter(
+        FIXTURES / "dspark_vanilla" / "draft",
+        tmp_path,
+        config=config,
+        tensors={name: torch.zeros(shape) for name, shape in tensors.items()},
+        drop=drop,
+    )
+    with pytest.raises(CheckpointError, match=sentence) as failure:
+        Drafter.load(folder, target=target, device=CPU, dtype="float32")
+    assert failure.value.remedy
+
+
+def test_draft_length_longer_than_the_block(target):
+    drafter = Drafter.load(FIXTURES / "dspark_vanilla" / "draft", target=target, device=CPU, dtype="float32")
+    with pytest.raises(UsageError, match="block holds 7"):
+        drafter.config.check_draft_length(8)

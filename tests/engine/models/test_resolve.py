@@ -1,0 +1,192 @@
+"""Aliases, folders and hub ids; every way to fail is a sentence with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from dspark.engine.errors import CheckpointError
+from dspark.engine.models import resolve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WANTED = {
+    "config.json": b"{}",
+    "model-00001-of-00001.safetensors": b"w" * 300_000,
+    "model.safetensors.index.json": b"{}",
+    "tokenizer.json": b"{}",
+    "tokenizer.model": b"t",
+    "chat_template.jinja": b"c",
+}
+NOT_WANTED = {
+    "README.md": b"r",
+    "pytorch_model.bin": b"p",
+    "consolidated.safetensors": b"c",
+    "onnx/config.json": b"{}",
+    "original/params.json": b"{}",
+}
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """As much of the hub's interface as a snapshot download needs."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        files = WANTED | NOT_WANTED
+        if "/gated" in path:
+            self.answer(b"{}", status=403, **{"X-Error-Code": "GatedRepo"})
+        elif "/missing" in path:
+            self.answer(b"{}", status=404, **{"X-Error-Code": "RepoNotFound"})
+        elif "/broken" in path:
+            self.answer(b"{}", status=400)
+        elif path.startswith("/api/models/org/empty/tree/"):
+            self.answer(b"[]")
+        elif "/tree/" in path:
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": f"o{i}"}
+                for i, (name, data) in enumerate(files.items())
+            ]
+            self.answer(json.dumps(tree).encode())
+        elif path.startswith("/api/models/"):
+            self.answer(json.dumps({"id": "org/name", "sha": COMMIT, "siblings": []}).encode())
+        elif "/resolve/" in path:
+            name = path.partition(f"/resolve/{COMMIT}/")[2]
+            self.answer(files[name], ETag=f'"{list(files).index(name)}"', **{"X-Repo-Commit": COMMIT})
+        else:
+            self.answer(b"{}", status=404)
+
+    do_HEAD = do_GET
+
+    def answer(self, body: bytes, *, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def resolve_elsewhere(spec: str, home: Path, **environment: str) -> tuple[dict[str, str], str]:
+    """In a process of its own: huggingface_hub reads its environment once, on import."""
+    script = """
+import json, sys
+from dspark.engine.errors import CheckpointError
+from dspark.engine.models.resolve import resolve_target
+seen = []
+try:
+    folder = resolve_target(sys.argv[1], progress=lambda *event: seen.append(event))
+    print(json.dumps({"folder": str(folder), "last": seen[-1:]}))
+except CheckpointError as error:
+    print(json.dumps({"message": str(error), "remedy": error.remedy}))
+"""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HF_") and "PROXY" not in name.upper()
+    }
+    environment = {**inherited, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", script, spec], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+class TestHub:
+    def test_only_the_needed_files_and_then_from_the_cache(self, hub: str, tmp_path: Path) -> None:
+        first, printed = resolve_elsewhere("org/name", tmp_path, HF_ENDPOINT=hub)
+        folder = Path(first["folder"])
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == WANTED
+        assert printed == ""
+        total = sum(len(data) for data in WANTED.values())
+        assert first["last"] == [["Fetching org/name", total, total]]
+        again, _ = resolve_elsewhere("org/name", tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
+        assert again["folder"] == first["folder"]
+
+    @pytest.mark.parametrize(
+        ("spec", "says", "remedy"),
+        [
+            ("org/gated", "is gated", "hf auth login"),
+            ("org/missing", "neither a local folder nor a model on the Hugging Face hub", "hf auth login"),
+            ("org/broken", "could not be fetched", "Check the network"),
+            ("org/empty", "no config.json", "path of a Hugging Face model folder"),
+            ("org/a--b", "not a valid hub id", "`org/name`"),
+        ],
+    )
+    def test_refusals(self, hub: str, tmp_path: Path, spec: str, says: str, remedy: str) -> None:
+        answer, printed = resolve_elsewhere(spec, tmp_path, HF_ENDPOINT=hub)
+        assert spec in answer["message"] and says in answer["message"] and remedy in answer["remedy"]
+        assert printed == "" and "\n" not in answer["message"]
+
+    @pytest.mark.parametrize(
+        "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["offline", "no-network"]
+    )
+    def test_no_network(self, tmp_path: Path, environment: dict[str, str]) -> None:
+        answer, _ = resolve_elsewhere("org/name", tmp_path, **environment)
+        assert "could not be fetched" in answer["message"] and "\n" not in answer["message"]
+        assert "HF_HUB_OFFLINE" in answer["remedy"] and "local folder" in answer["remedy"]
+
+
+class TestLocal:
+    def test_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = tmp_path / "org" / "name"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        assert resolve.resolve_target(str(folder)) == resolve.resolve_drafter(str(folder)) == folder
+        # What lies on the disk wins over a hub id that reads the same.
+        monkeypatch.chdir(tmp_path)
+        assert resolve.resolve_target("org/name") == Path("org/name")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert resolve.resolve_target("~/org/name") == folder
+
+    @pytest.mark.parametrize("spec", ["/no/such/folder", "./no", "no-such-alias", "~/no", "a/b/c", "", "ends/"])
+    def test_absent(self, spec: str) -> None:
+        for role, function in (("target", resolve.resolve_target), ("drafter", resolve.resolve_drafter)):
+            with pytest.raises(CheckpointError, match=role) as refused:
+                function(spec)
+            assert f"--{role}" in refused.value.remedy
+
+    def test_not_a_model_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"no config\.json"):
+            resolve.resolve_target(str(tmp_path))
+        (tmp_path / "model.gguf").touch()
+        with pytest.raises(CheckpointError, match="is a file"):
+            resolve.resolve_target(str(tmp_path / "model.gguf"))
+
+
+class TestAliases:
+    def test_target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(resolve, "builtin_target", lambda *, progress: tmp_path)
+        assert resolve.resolve_target(resolve.DEFAULT_TARGET) == tmp_path
+
+    def test_drafter(self) -> None:
+        folder = resolve.resolve_drafter(resolve.DEFAULT_DRAFTER)
+        assert folder is not None
+        config = json.loads((folder / "config.json").read_text())
+        assert (config["architectures"], config["block_size"]) == (["Qwen3DSparkModel"], 7)
+        assert (folder / "model.safetensors").stat().st_size < 40_000_000
+        assert (folder / "README.md").is_file()
+
+    def test_none(self) -> None:
+        assert resolve.resolve_drafter(resolve.NO_DRAFTER) is None

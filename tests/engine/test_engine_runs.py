@@ -1,0 +1,120 @@
+"""One engine over many runs, and its accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fixture_engine import (
+    PROMPT_LENGTHS,
+    Detokenizer,
+    SometimesNothing,
+    make_engine,
+    prompts,
+    reference,
+    requests,
+    texts,
+)
+
+from dspark.engine import Request, SamplingParams
+from dspark.engine.errors import EngineError
+from dspark.engine.loop import DecodeLoop
+
+
+def test_generate_again() -> None:
+    engine = make_engine(concurrency=3)
+    for _ in range(2):
+        assert texts(engine.generate(requests())) == reference("dspark_rnn")
+    assert engine.stats.emitted == sum(len(text) - 1 for text in reference("dspark_rnn"))
+
+
+def test_no_requests() -> None:
+    assert list(make_engine().generate([])) == []
+
+
+def test_one_run_at_a_time() -> None:
+    engine = make_engine(concurrency=2)
+    running = engine.generate(requests())
+    next(running)
+    with pytest.raises(EngineError) as raised:
+        next(engine.generate(requests()))
+    assert raised.value.remedy
+    # The first run goes on as if nothing had happened.
+    rest = sorted(running, key=lambda completion: completion.index)
+    assert len(rest) == len(PROMPT_LENGTHS) - 1
+    assert all(completion.token_ids == reference("dspark_rnn")[completion.index] for completion in rest)
+
+
+def test_closed_halfway() -> None:
+    engine = make_engine(concurrency=4)
+    running = engine.generate(requests())
+    next(running)
+    running.close()
+    assert texts(engine.generate(requests())) == reference("dspark_rnn")
+
+
+def test_source_that_fails() -> None:
+    engine = make_engine(concurrency=4)
+
+    def source() -> Iterator[Request]:
+        yield from requests()[:6]
+        raise OSError("the input is gone")
+
+    with pytest.raises(OSError, match="the input is gone"):
+        list(engine.generate(source()))
+    assert texts(engine.generate(requests())) == reference("dspark_rnn")
+
+
+def test_requests_are_pulled_as_slots_become_free() -> None:
+    engine = make_engine(concurrency=3)
+    pulled: list[int] = []
+
+    def endless() -> Iterator[Request]:
+        for index in range(10**9):
+            pulled.append(index)
+            yield Request(index, prompts()[0], SamplingParams(max_tokens=4))
+
+    running = engine.generate(endless())
+    for done in range(10):
+        next(running)
+        assert len(pulled) <= done + 1 + 2 * engine.concurrency
+    running.close()
+
+
+# Accounts
+
+
+@pytest.mark.parametrize("config", [{}, {"kv_cache_tokens": 120, "max_context": 100}], ids=["roomy", "preempting"])
+def test_pages_come_back(config: dict[str, Any]) -> None:
+    engine = make_engine(detokenizer=Detokenizer(reference("dspark_rnn")[5][7]), **config)
+    loop = DecodeLoop(engine, requests())
+    assert len(list(loop.run())) == len(PROMPT_LENGTHS)
+    assert loop.pool.num_free == engine.num_pages - 1
+    assert not loop.pool.tables.any()
+
+
+@pytest.mark.parametrize("policy", ["none", "fixed:1", "fixed:7", "threshold:0.5", SometimesNothing()], ids=str)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("kv_cache_tokens", [None, 240], ids=["roomy", "preempting"])
+def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | None) -> None:
+    stop = Detokenizer(reference("dspark_rnn")[5][7])
+    engine = make_engine(policy=policy, detokenizer=stop, max_context=100, kv_cache_tokens=kv_cache_tokens)
+    done = list(engine.generate(requests(**sampling)))
+    for completion in done:
+        counts = completion.counts
+        assert counts.emitted == len(completion.token_ids) - 1
+        assert counts.drafted >= counts.verified >= counts.observed >= counts.accepted >= 0
+        histogram = np.array(counts.acceptance_histogram)
+        assert histogram.sum() == counts.rounds
+        assert histogram @ np.arange(len(histogram)) == counts.accepted
+        # Each round adds a token of the target's own, unless an accepted stop token ended it.
+        assert counts.accepted + counts.rounds - counts.emitted in (0, int(completion.finish_reason == "stop"))
+    stats = engine.stats
+    for name in ("drafted", "verified", "observed", "accepted", "emitted"):
+        assert getattr(stats, name) == sum(getattr(completion.counts, name) for completion in done), name
+    assert stats.request_rounds == sum(completion.counts.rounds for completion in done)
+    assert stats.rounds <= stats.request_rounds
+    if policy == "none":
+        assert (stats.drafted, stats.verified, stats.accepted) == (0, 0, 0)

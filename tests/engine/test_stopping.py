@@ -1,0 +1,164 @@
+"""Stop ids and stop strings against a plain search in the whole text."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from dspark.engine.stopping import StopText, cut_at_stop_ids
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+# Stop ids
+
+
+@pytest.mark.parametrize(
+    ("tokens", "count", "kept", "stopped"),
+    [
+        ([5, 6, 7, 8], 4, 4, False),
+        ([5, 2, 7, 8], 4, 2, True),
+        ([2, 2, 7, 8], 4, 1, True),
+        ([5, 9, 2, 8], 4, 2, True),
+        ([5, 6, 7, 2], 4, 4, True),
+        ([5, 6, 2, 2], 2, 2, False),
+        ([2, 6, 7, 8], 0, 0, False),
+    ],
+    ids=["none", "inside", "first", "other-id", "bonus", "behind-the-count", "nothing-emitted"],
+)
+def test_cut_at_stop_ids(tokens: list[int], count: int, kept: int, stopped: bool) -> None:
+    block, counts, stop_ids = np.array([tokens]), np.array([count]), np.array([2, 9])
+    cut = cut_at_stop_ids(block, counts, stop_ids)
+    assert (cut[0].tolist(), cut[1].tolist()) == ([kept], [stopped])
+    ignored = cut_at_stop_ids(block, counts, stop_ids, ignore=np.array([True]))
+    assert (ignored[0].tolist(), ignored[1].tolist()) == ([count], [False])
+    without = cut_at_stop_ids(block, counts, np.zeros(0, np.int64))
+    assert (without[0].tolist(), without[1].tolist()) == ([count], [False])
+
+
+def test_stop_ids_of_many_requests_equal_a_loop() -> None:
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 12, (2000, 8))
+    counts = random.integers(0, 9, 2000)
+    ignore = random.random(2000) < 0.3
+    kept, stopped = cut_at_stop_ids(tokens, counts, np.array([2, 9]), ignore=ignore)
+    for row in range(2000):
+        text = tokens[row, : counts[row]].tolist()
+        first = next((i for i, token in enumerate(text) if token in (2, 9) and not ignore[row]), None)
+        assert (kept[row], stopped[row]) == ((len(text), False) if first is None else (first + 1, True))
+
+
+def test_the_authors_stop_cases_keep_the_same_tokens() -> None:
+    cases = json.loads((FIXTURES / "dspark_vanilla" / "expected.json").read_text())["stop_cases"]
+    for case in cases:
+        for expected in case["rounds"]:
+            emitted = expected["emitted_tokens"]
+            drafted = expected["draft_tokens"][: sum(expected["accept_prefix_mask"])]
+            block = np.array([[*drafted, expected["next_token"]]])
+            if not expected["terminated_by_stop_token"]:
+                block = np.array([emitted])
+            kept, stopped = cut_at_stop_ids(block, np.array([block.shape[1]]), np.array(case["stop_token_ids"]))
+            assert block[0, : kept[0]].tolist() == emitted
+            assert bool(stopped[0]) == (emitted[-1] in case["stop_token_ids"])
+
+
+# Stop strings
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def _byte_tokenizer() -> Tokenizer:
+    """One token a byte: every character beyond ASCII is spread over several tokens."""
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(ALPHABET)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    return tokenizer
+
+
+TOKENIZER = _byte_tokenizer()
+
+
+def _feed(watcher: StopText, tokens: Sequence[int], size: int) -> int | None:
+    """Feed in rounds of `size`; how many tokens stay in all, or None."""
+    for start in range(0, len(tokens), size):
+        kept = watcher.feed(tokens[start : start + size])
+        if kept is not None:
+            return start + kept
+    return None
+
+
+def _searched(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], stops: Sequence[str]) -> tuple:
+    """The first number of tokens whose whole text holds a stop string, and the text before it."""
+    for count in range(1, len(tokens) + 1):
+        text = decode(tokens[:count])
+        found = [text.find(stop) for stop in stops if stop in text]
+        if found:
+            return count, text[: min(found)]
+    return None, ""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 100])
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("one two STOP three", ["STOP"]),
+        ("one\n\ntwo", ["\n\n"]),
+        ("aaab", ["aab"]),
+        ("xxabcd", ["bcd", "abc"]),
+        ("no such thing", ["STOP"]),
+        ("caf\u00e9 \u4f60\u597d \U0001f600 end", ["\U0001f600"]),
+        ("\u4f60\u597d\u4e16\u754c", ["\u597d\u4e16"]),
+        ("START", ["S"]),
+    ],
+    ids=["word", "newlines", "overlap", "two-stops", "absent", "emoji", "wide", "first-token"],
+)
+def test_stop_strings_across_rounds(text: str, stops: list[str], size: int) -> None:
+    tokens = TOKENIZER.encode(text).ids
+    watcher = StopText(TOKENIZER.decode, stops)
+    kept = _feed(watcher, tokens, size)
+    assert (kept, watcher.text) == _searched(TOKENIZER.decode, tokens, stops)
+    assert watcher.stopped == (kept is not None)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    text=st.text(alphabet="ab \n\u00e9\u4f60\U0001f600", max_size=40),
+    stops=st.lists(st.text(alphabet="ab \u00e9\u4f60", min_size=1, max_size=4), min_size=1, max_size=3),
+    size=st.integers(1, 9),
+)
+def test_any_text_equals_the_whole_search(text: str, stops: list[str], size: int) -> None:
+    tokens = TOKENIZER.encode(text).ids
+    watcher = StopText(TOKENIZER.decode, stops)
+    kept = _feed(watcher, tokens, size)
+    assert (kept, watcher.text) == _searched(TOKENIZER.decode, tokens, stops)
+
+
+def test_special_tokens_have_no_text() -> None:
+    end = TOKENIZER.token_to_id("<end>")
+    a, b = TOKENIZER.encode("ab").ids
+    watcher = StopText(TOKENIZER.decode, ["ab"])
+    assert _feed(watcher, [a, end, end, b, a], 2) == 4
+    assert watcher.text == ""
+
+
+def test_broken_bytes_do_not_stall_the_search() -> None:
+    broken = TOKENIZER.encode("\u4f60").ids[0]
+    tokens = [broken] * 50 + TOKENIZER.encode("then STOP").ids
+    watcher = StopText(TOKENIZER.decode, ["STOP"])
+    assert _feed(watcher, tokens, 4) == len(tokens)
+    assert watcher.text.endswith("then ")
+
+
+def test_pieces_that_carry_their_blank_in_front() -> None:
+    vocabulary = [("<unk>", 0.0), ("\u2581one", -1.0), ("\u2581two", -1.0), ("s", -1.0), ("\u2581", -2.0)]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, 0, False))
+    tokenizer.decoder = decoders.Metaspace()
+    tokens = [1, 2, 3, 1, 4, 2]
+    for stops in (["one two"], ["twos"], [" one"], ["  two"]):
+        watcher = StopText(tokenizer.decode, stops)
+        assert (_feed(watcher, tokens, 1), watcher.text) == _searched(tokenizer.decode, tokens, stops)

@@ -1,0 +1,83 @@
+"""An engine that answers without a model: jobs and commands are tested against what it must have said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from dspark.engine.requests import Completion, Request, SpecCounts
+
+EOS = 0
+
+
+class CharCodec:
+    """A tokenizer with one token a character."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) for c in text]
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        return self.encode("".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>")
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(chr(t) for t in token_ids)
+
+
+class FakeEngine:
+    """Answers the prompt in upper case and an end token, two requests at a time, the later one first."""
+
+    stop_ids = frozenset({EOS})
+
+    def __init__(self, *, concurrency: int = 2, identity: str = "fake", before: Callable[[int], None] = id) -> None:
+        self.concurrency = concurrency
+        self.identity = identity
+        self.before = before
+        self.asked: list[Request] = []
+        self.most_open = 0
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"target": self.identity, "policy": "fixed:3"}
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        open_requests: list[Request] = []
+        source = iter(requests)
+        exhausted = False
+        while True:
+            while not exhausted and len(open_requests) < self.concurrency:
+                request = next(source, None)
+                if request is None:
+                    exhausted = True
+                else:
+                    open_requests.append(request)
+                    self.asked.append(request)
+            self.most_open = max(self.most_open, len(open_requests))
+            if not open_requests:
+                return
+            yield self._answer(open_requests.pop())
+
+    def _answer(self, request: Request) -> Completion:
+        self.before(request.index)
+        if len(request.prompt_token_ids) > 5000:
+            return Completion.failed(request.index, "the prompt is too long")
+        text = "".join(chr(t) for t in request.prompt_token_ids).upper()
+        tokens = [*map(ord, text), EOS][: request.sampling.max_tokens]
+        stopped = tokens[-1] == EOS
+        rounds = len(tokens) - 1
+        counts = SpecCounts(
+            rounds=rounds,
+            drafted=3 * rounds,
+            verified=3 * rounds,
+            observed=rounds,
+            accepted=0,
+            emitted=rounds,
+            acceptance_histogram=(rounds, 0, 0, 0),
+        )
+        return Completion(request.index, tokens, None, "stop" if stopped else "length", None, counts)
+
+
+class NoProgress:
+    def begin(self, summary: object) -> None:
+        pass
+
+    def row_done(self, summary: object) -> None:
+        pass

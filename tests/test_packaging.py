@@ -1,0 +1,94 @@
+"""What is packaged is what is there, and the command answers without loading the heavy libraries."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def folder_of(package):
+    """Where a package's files are, by the longest mapped name above it."""
+    parts = package.split(".")
+    for length in range(len(parts), 0, -1):
+        mapped = SETUPTOOLS["package-dir"].get(".".join(parts[:length]))
+        if mapped is not None:
+            return ROOT.joinpath(mapped, *parts[length:])
+    raise LookupError(package)
+
+
+def test_every_package_folder_is_listed():
+    listed = {folder_of(package) for package in SETUPTOOLS["packages"]}
+    there = {
+        init.parent for mapped in SETUPTOOLS["package-dir"].values() for init in (ROOT / mapped).rglob("__init__.py")
+    }
+    assert there == listed
+    roots = {init.parent for init in ROOT.glob("*/__init__.py")} - {ROOT / "tests"}
+    assert roots == {ROOT / mapped for mapped in SETUPTOOLS["package-dir"].values()}
+    modules = {path.parent for mapped in SETUPTOOLS["package-dir"].values() for path in (ROOT / mapped).rglob("*.py")}
+    assert modules == listed
+
+
+def test_a_build_holds_every_file(tmp_path):
+    subprocess.run(
+        [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build", "--build-base", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    built = {str(path.relative_to(tmp_path / "lib")) for path in (tmp_path / "lib").rglob("*") if path.is_file()}
+    expected = set()
+    for package in SETUPTOOLS["packages"]:
+        files = list(folder_of(package).glob("*.py"))
+        for pattern in SETUPTOOLS["package-data"].get(package, []):
+            found = list(folder_of(package).glob(pattern))
+            assert found, f"{package} has no {pattern}"
+            files += found
+        expected |= {str(Path(*package.split("."), path.relative_to(folder_of(package)))) for path in files}
+    assert built == expected
+
+
+def run(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT / "tests")
+
+
+def test_the_command_line_imports_nothing_heavy():
+    code = (
+        "import sys, json, dspark.cli.main, dspark.engine, dspark.engine.jobs.decode_job;"
+        "print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    )
+    loaded = set(json.loads(run(code).stdout))
+    assert not loaded & {"torch", "numpy", "transformers", "tokenizers", "pandas", "matplotlib", "sklearn", "triton"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["decode", "--help"], ["decode"]], ids=" ".join)
+def test_help_and_errors_answer_at_once(arguments):
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = run("import sys; from dspark.cli.main import main; sys.exit(main())", *arguments)
+        times.append(time.perf_counter() - start)
+        assert done.returncode == (0 if "--help" in arguments else 2)
+    # 0.3 s is the aim; a busy machine takes longer, torch alone takes well beyond this.
+    assert min(times) < 1.5
+
+
+def test_constraints_pin_everything_exactly():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all("==" in line and "+" not in line for line in lines)
+    assert "torch==2.13.0" in lines
+
+
+def test_installed_entry_point():
+    script = Path(sys.executable).with_name("dspark")
+    if not os.access(script, os.X_OK):
+        pytest.skip("dspark is not installed as a command here")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "dspark 0.1.0\n")
