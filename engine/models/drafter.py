@@ -132,10 +132,20 @@ class Drafter:
         num_requests, _, hidden_size = hidden.shape
         wanted = hidden[:, : block.steps]
         logits = self.head(wanted.reshape(-1, hidden_size)).view(num_requests, block.steps, -1)  # [R, steps, V] fp32
+        tokens = self._walk(block, wanted, logits)
         confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
-        tokens = self._walk(block, wanted, logits, confidence)
         if self.confidence is None:
             headless_confidence_logits(logits, temperature=block.temperature, out=confidence)
+        else:
+            confidence_logits(
+                wanted,
+                None if self.markov is None else self.markov.w1,
+                # A position is judged by the token before it: what it says must not depend on its own token.
+                torch.cat((block.anchors[:, None], tokens[:, :-1]), dim=1),
+                weight=self.confidence.weight,
+                bias=self.confidence.bias,
+                out=confidence,
+            )
         return DraftOutput(tokens=tokens, logits=logits, confidence_logits=confidence, hidden=hidden)
 
     def _block_hidden(self, block: DraftBlock, cache: KVCache) -> Tensor:
@@ -175,23 +185,18 @@ class Drafter:
         attended = paged_attention(q, k, v, block.attention, scale=backbone.head_dim**-0.5)
         return layer.output(attended.flatten(1))
 
-    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, confidence: Tensor) -> Tensor:
+    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor) -> Tensor:
         """Choose the tokens [R, steps] left to right, each behind the one before it.
 
-        hidden [R, steps, H]; corrects logits [R, steps, V] in place and fills confidence [R, steps] if there is a head.
+        hidden [R, steps, H]; corrects logits [R, steps, V] in place.
         """
-        markov, head = self.markov, self.confidence
+        markov = self.markov
         w1, w2 = (markov.w1, markov.w2) if markov is not None else (None, None)
         state = markov.initial_state(block.anchors.shape[0]) if markov is not None else None
         previous, embedding, tokens = block.anchors, None, []
         for step in range(block.steps):
             if markov is not None:
                 state, embedding = markov.advance(state, hidden[:, step], previous)
-            if head is not None:
-                # Judged before the position's own token exists: what it says must not depend on that token.
-                confidence_logits(
-                    hidden[:, step], w1, previous, weight=head.weight, bias=head.bias, out=confidence[:, step]
-                )
             previous = markov_step(
                 logits[:, step],
                 w1,

@@ -12,6 +12,9 @@ class AttentionLayout:
     The cache row of position p of request r is `block_tables[r, p // page_size] * page_size + p % page_size`.
     Causal: query i of a request's n sees rows 0 .. kv_len - n + i. Not causal: all of its queries see rows
     0 .. kv_len - 1. Nothing at or past the visible length may influence the result.
+
+    Windowed layers give `kv_rows` instead, which the block tables and lengths then do not matter to: all queries of a
+    request see exactly those cache rows.
     """
 
     block_tables: Tensor  # [R, M] int32
@@ -21,5 +24,6 @@ class AttentionLayout:
     max_query_len: int
     max_kv_len: int
     causal: bool = True
+    kv_rows: Tensor | None = None  # [R, W] int32, W a multiple of 64, -1 = none
     # What an implementation derives from the fields above once, for all layers of a forward.
     plan: object = field(default=None, init=False, repr=False, compare=False)

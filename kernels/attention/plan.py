@@ -1,6 +1,6 @@
 """How the reference attention cuts a packed batch into calls: derived once a forward, used by every layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ def plan_attention(
     layout: AttentionLayout, *, heads_per_kv: int, device: torch.device, dtype: torch.dtype
 ) -> list[AttentionPiece]:
     """Pieces that cover the batch. Reads the layout on the host."""
+    if layout.kv_rows is not None:
+        return plan_attention(_compacted(layout, layout.kv_rows), heads_per_kv=heads_per_kv, device=device, dtype=dtype)
     starts = layout.query_starts.cpu().numpy().astype(np.int64)
     kv_lens = layout.kv_lens.cpu().numpy().astype(np.int64)
     tables = layout.block_tables.cpu().numpy().astype(np.int64)
@@ -45,10 +47,29 @@ def plan_attention(
     return pieces
 
 
+def _compacted(layout: AttentionLayout, kv_rows: Tensor) -> AttentionLayout:
+    """The same view as block tables of pages of one row."""
+    there = kv_rows >= 0
+    # Stable: the rows keep their order, those that are none go behind them.
+    tables = kv_rows.gather(1, torch.argsort(~there, dim=1, stable=True))
+    return replace(
+        layout,
+        block_tables=tables.clamp(min=0),
+        kv_lens=there.sum(dim=1, dtype=torch.int32),
+        page_size=1,
+        max_kv_len=kv_rows.shape[1],
+        causal=False,
+        kv_rows=None,
+    )
+
+
 def _grouped(query_lens: np.ndarray, kv_lens: np.ndarray) -> list[np.ndarray]:
-    """Requests with many queries alone; the others together with those of about (within a factor 2) their context."""
+    """Requests with many queries alone; the others together with those of about (within a factor 2) their context.
+
+    Those that see nothing are in no group.
+    """
     groups: dict[int, list[int]] = {}
-    for request in np.flatnonzero(query_lens > 0).tolist():
+    for request in np.flatnonzero((query_lens > 0) & (kv_lens > 0)).tolist():
         alone = query_lens[request] > LONGEST_BATCHED_QUERY
         key = -1 - request if alone else int(kv_lens[request]).bit_length()
         groups.setdefault(key, []).append(request)

@@ -16,7 +16,7 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: Attenti
     pieces: list[AttentionPiece] = layout.plan  # type: ignore[assignment]
     if len(pieces) == 1 and pieces[0].output_rows is None:
         return _attend(q, k_cache, v_cache, pieces[0], scale)
-    # Rows that no request owns (padding) stay zero.
+    # Rows that no request owns (padding), or whose request sees nothing, stay zero.
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     for piece in pieces:
         attended = _attend(q, k_cache, v_cache, piece, scale)

@@ -21,15 +21,16 @@ def confidence_logits(
     """hidden [R, H]; w1 [V, r]; previous [R] int64; weight [1, H] or [1, H + r]; bias [1]; embedding [R, r].
 
     Writes weight . [hidden ; embedding] + bias into out [R] fp32, accumulated in fp32. A weight of H columns has no
-    Markov part, and then neither w1 nor embedding is read.
+    Markov part, and then neither w1 nor embedding is read. With a second axis k in hidden [R, k, H], previous, out and
+    embedding, one call does all positions of a block, once the tokens before them are known.
     """
     features = hidden.float()
-    if weight.shape[1] != hidden.shape[1]:
+    if weight.shape[1] != hidden.shape[-1]:
         if embedding is None:
             assert w1 is not None
             embedding = lookup(previous, w1)
-        features = torch.cat((features, embedding.float()), dim=1)
-    out.copy_(torch.addmv(bias.float(), features, weight[0].float()))
+        features = torch.cat((features, embedding.float()), dim=-1)
+    out.copy_(torch.addmv(bias.float(), features.flatten(0, -2), weight[0].float()).view(out.shape))
 
 
 def headless_confidence_logits(logits: Tensor, *, temperature: Tensor, out: Tensor) -> None:

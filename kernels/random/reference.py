@@ -27,6 +27,11 @@ class NoiseKeys:
     generations: Tensor  # [R] int64, 0 for SAMPLE
     purpose: int
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the rows are on a GPU, as of a tensor."""
+        return self.seeds.is_cuda
+
     def at(self, offset: int) -> "NoiseKeys":
         """The same rows, `offset` text positions further on."""
         return replace(self, positions=self.positions + offset)

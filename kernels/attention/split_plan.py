@@ -1,0 +1,72 @@
+"""How the GPU attention cuts a packed batch into programs: chosen once a forward, from static bounds alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .layout import AttentionLayout
+
+# A split reads at least this many cache rows: below it, merging the splits costs more than they save.
+MIN_SPLIT_ROWS = 256
+MAX_SPLITS = 32
+# Programs wanted on the whole device: 6 for each of 132 multiprocessors run at once, more would only add merging.
+_WANTED_PROGRAMS = 792
+# Splits of at most this many rows end before a shallow pipeline has hidden the latency of its first loads.
+_SHORT_SPLIT_ROWS = 512
+
+
+@dataclass(slots=True)
+class SplitPlan:
+    """Tile shapes and the scratch memory of split requests; serves every layer of a forward on one stream."""
+
+    block_m: int  # packed rows (queries x query heads of one K/V head) of a program
+    block_n: int  # cache rows of one loop step
+    num_warps: int
+    num_stages: int
+    tiles: int  # programs along the packed rows of the longest request
+    splits: int
+    partial: Tensor  # [splits, T, Hq, D] fp32
+    log_sums: Tensor  # [splits, T, Hq] fp32
+    # [R * tiles * Hkv] int32, splits of a tile that are done. Zero between launches.
+    arrivals: Tensor
+
+    def fits(self, q: Tensor) -> bool:
+        """Whether the scratch memory was made for queries of this shape."""
+        return self.splits == 1 or self.partial.shape[1:] == q.shape
+
+
+def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPlan:
+    """Reads only shapes and the layout's host-side bounds, so it may run inside a graph capture.
+
+    A plan made inside a capture lives in the graph's memory: keep its layout to that graph.
+    """
+    requests = layout.query_starts.shape[0] - 1
+    visible = layout.max_kv_len if layout.kv_rows is None else layout.kv_rows.shape[1]
+    tokens, heads, head_dim = q.shape
+    kv_heads = k_cache.shape[1]
+    full_precision = q.dtype == torch.float32
+    rows = layout.max_query_len * (heads // kv_heads)
+    block_m = 16 if rows <= 16 else 32 if rows <= 32 or full_precision else 64
+    tiles = max(1, -(-rows // block_m))
+    wanted = -(-_WANTED_PROGRAMS // max(1, requests * tiles * kv_heads))
+    splits = max(1, min(MAX_SPLITS, wanted, -(-visible // MIN_SPLIT_ROWS)))
+    # A power of two: buckets share their compiled kernels.
+    splits = 1 << (splits.bit_length() - 1)
+    # The pipeline spends half of them on the block table: 5 keep two steps of K and V in flight, 3 keep one, which
+    # leaves room for more programs on a multiprocessor. Large tiles have few of them anyway.
+    shallow = head_dim > 64 if block_m == 64 else -(-visible // splits) > _SHORT_SPLIT_ROWS
+    num_stages = 3 if full_precision or shallow else 5
+    scratch = (splits, tokens, heads) if splits > 1 else (0, 0, 0)
+    return SplitPlan(
+        block_m=block_m,
+        block_n=16 if full_precision else 64,
+        # fp32 tiles are products of scalars: few accumulators a thread keep them out of local memory.
+        num_warps=8 if full_precision else 4 if block_m == 64 else 2,
+        num_stages=num_stages,
+        tiles=tiles,
+        splits=splits,
+        partial=torch.empty(*scratch, head_dim, dtype=torch.float32, device=q.device),
+        log_sums=torch.empty(scratch, dtype=torch.float32, device=q.device),
+        arrivals=torch.zeros(requests * tiles * kv_heads if splits > 1 else 0, dtype=torch.int32, device=q.device),
+    )
