@@ -1,0 +1,176 @@
+"""`calibration.json`: strict, complete, and refused where it does not belong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dspark.calibration import (
+    Calibration,
+    CalibrationError,
+    Provenance,
+    SamplingSettings,
+    calibrate,
+    calibration_to_dict,
+    check_calibration,
+    load_calibration,
+    make_traces,
+    save_calibration,
+)
+
+WHO = Provenance("target", "drafter", "rejection", "aa", "bb")
+
+
+@pytest.fixture(scope="module")
+def made(simulate) -> Calibration:
+    traces = simulate(3000, (0.5, 2.0), provenance=WHO, temperature=1.0, top_k=0, top_p=0.9, policy="fixed:2")
+    return calibrate(traces, trace_names=["traces.parquet"], seed=3)
+
+
+def strict_json(path: Path) -> Any:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_saved_and_loaded_is_the_same(made: Calibration, tmp_path: Path) -> None:
+    save_calibration(made, tmp_path / "calibration.json")
+    assert load_calibration(tmp_path / "calibration.json") == made
+    assert [p.name for p in tmp_path.iterdir()] == ["calibration.json"]
+
+
+def test_the_document_says_what_it_rests_on(made: Calibration, tmp_path: Path) -> None:
+    save_calibration(made, tmp_path / "c.json")
+    document = strict_json(tmp_path / "c.json")
+    assert document["temperatures"] == list(made.temperatures)
+    assert document["gamma"] == 2
+    assert document["provenance"]["target"] == "target"
+    assert document["sampling"] == [{"temperature": 1.0, "top_k": 0, "top_p": 0.9}]
+    assert document["fitted_on"]["rounds"] + document["held_out"]["rounds"] == 3000
+    assert document["fitted_on"]["policies"] == ["fixed:2"]
+    assert len(document["trace_fingerprint"]) == 16
+    metrics = document["positions"][0]["metrics"]
+    assert metrics["after"]["ece"] < metrics["before"]["ece"]
+    assert sum(metrics["after"]["reliability"]["count"]) == metrics["rounds"]
+    assert metrics["accepted"]["low"] < metrics["accepted"]["rate"] < metrics["accepted"]["high"]
+
+
+def test_the_same_traces_and_seed_give_the_same_file(simulate) -> None:
+    one, two = (calibrate(simulate(800, (0.7, 1.4)), seed=1) for _ in range(2))
+    assert calibration_to_dict(one) == calibration_to_dict(two)
+
+
+HOSTILE = {
+    "one row": {"request": [0], "accepted": [0], "confidence_logits": [[0.0, 0.0]]},
+    "two rows": {"request": [0, 1], "accepted": [0, 2], "confidence_logits": [[0.0, 0.0], [1.0, 1.0]]},
+    "nothing verified": {"request": [0, 1], "accepted": 0, "verified": 0, "confidence_logits": np.zeros((2, 2))},
+    "nothing drafted": {"request": [0, 1], "accepted": 0, "drafted": 0, "confidence_logits": np.full((2, 2), np.nan)},
+    "all accepted": {"request": np.arange(500), "accepted": 2, "confidence_logits": np.zeros((500, 2))},
+    "none accepted": {"request": np.arange(500), "accepted": 0, "confidence_logits": np.zeros((500, 2))},
+    "p exactly 0 and 1": {
+        "request": np.arange(400),
+        "accepted": np.arange(400) % 2,
+        "confidence_logits": np.where(np.arange(400) % 4 < 2, 1e30, -1e30)[:, None],
+    },
+    "p on a bin edge": {
+        "request": np.arange(400),
+        "accepted": np.arange(400) % 2,
+        "confidence_logits": np.zeros((400, 1)),
+    },
+    "deep positions never verified": {
+        "request": np.arange(400),
+        "accepted": np.arange(400) % 2,
+        "verified": 1,
+        "confidence_logits": np.random.default_rng(0).normal(size=(400, 3)),
+    },
+}
+
+
+@pytest.mark.parametrize("method", ["sts", "joint", "nll"])
+@pytest.mark.parametrize("columns", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.filterwarnings("error")
+def test_hostile_numbers_never_reach_json_as_nan(columns: dict[str, Any], method: str, tmp_path: Path) -> None:
+    result = calibrate(make_traces(**columns), method)
+    assert all(0.1 <= t <= 10 for t in result.temperatures)
+    assert result.warnings
+    save_calibration(result, tmp_path / "c.json")
+    strict_json(tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == result
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: d.pop("format"), "no format `dspark-calibration`"),
+        (lambda d: d.update(version=9), "version 9"),
+        (lambda d: d.pop("verdict"), "damaged"),
+        (lambda d: d.update(temperatures=[1.0, 0.0]), "not a positive number"),
+        (lambda d: d.update(temperatures=[1.0, None]), "not a positive number"),
+        (lambda d: d.update(temperatures=[1.0, True]), "not a positive number"),
+        (lambda d: d.update(temperatures=[1.0]), "different lengths"),
+        (lambda d: d["positions"][0]["fit"].update(mood=1), "damaged"),
+    ],
+)
+def test_damaged_files_are_one_sentence(made: Calibration, tmp_path: Path, change: Any, sentence: str) -> None:
+    document = calibration_to_dict(made)
+    change(document)
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    with pytest.raises(CalibrationError, match=sentence) as caught:
+        load_calibration(tmp_path / "c.json")
+    assert "dspark calibrate" in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": NaN}', "[" * 100_000], ids=lambda t: t[:16] or "empty")
+def test_other_files_are_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(CalibrationError):
+        load_calibration(tmp_path / "c.json")
+
+
+def test_missing_file_and_folder(made: Calibration, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="cannot be read"):
+        load_calibration(tmp_path / "c.json")
+    with pytest.raises(CalibrationError, match="cannot be written"):
+        save_calibration(made, tmp_path / "nowhere" / "c.json")
+
+
+def test_what_belongs_is_accepted(made: Calibration) -> None:
+    same = [SamplingSettings(1.0, 0, 0.9)]
+    assert check_calibration(made, WHO, gamma=2, sampling=same) == []
+    # A folder may move: the fingerprint decides.
+    assert check_calibration(made, replace(WHO, target="elsewhere", drafter="there"), gamma=2) == []
+
+
+@pytest.mark.parametrize(
+    ("present", "gamma", "sentence"),
+    [
+        (WHO, 3, "draft length 2, and the drafter drafts 3"),
+        (replace(WHO, target_fingerprint="cc"), 2, "another target: other weights of target"),
+        (replace(WHO, target="big", target_fingerprint=None), 2, "another target: target, not big"),
+        (replace(WHO, drafter="x", drafter_fingerprint="cc"), 2, "another drafter: drafter, not x"),
+        (replace(WHO, acceptance="coupled"), 2, "acceptance mode rejection, not coupled"),
+    ],
+)
+def test_what_does_not_belong_is_refused(made: Calibration, present: Provenance, gamma: int, sentence: str) -> None:
+    with pytest.raises(CalibrationError, match=sentence) as caught:
+        check_calibration(made, present, gamma=gamma)
+    assert "dspark calibrate" in caught.value.remedy
+
+
+def test_other_sampling_and_unrecorded_models_warn(made: Calibration) -> None:
+    (warning,) = check_calibration(made, WHO, gamma=2, sampling=[SamplingSettings(0.0, 0, 1.0)])
+    assert "temperature 0.0" in warning and "temperature 1.0" in warning
+    unrecorded = replace(made, provenance=Provenance(), sampling=())
+    warnings = check_calibration(unrecorded, WHO, gamma=2, sampling=[SamplingSettings(0.0, 0, 1.0)])
+    assert len(warnings) == 4
+
+
+def test_greedy_is_greedy_under_every_truncation(made: Calibration) -> None:
+    greedy = replace(made, sampling=(SamplingSettings(0.0, 0, 1.0),))
+    assert check_calibration(greedy, WHO, gamma=2, sampling=[SamplingSettings(0.0, 40, 0.5)]) == []
