@@ -12,6 +12,7 @@ from dspark.engine.batch import PackedBatch
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.loop import DecodeLoop, LoopStats
+from dspark.engine.models.aliases import drafter_for
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.fingerprint import checkpoint_fingerprint
 from dspark.engine.models.resolve import resolve_drafter, resolve_target
@@ -69,13 +70,14 @@ class Engine:
             folder = resolve_target(config.target)
             target = Target.load(folder, device=self.device, dtype=self.dtype)
             self._checkpoints["target"] = checkpoint_fingerprint(folder)
-            drafter_folder = resolve_drafter(config.drafter) if config.policy != "none" else None
+            drafter_name = drafter_for(config.target, config.drafter)
+            drafter_folder = resolve_drafter(drafter_name) if config.policy != "none" else None
             if drafter is None and drafter_folder is not None:
                 drafter = Drafter.load(drafter_folder, target=target, device=self.device, dtype=self.dtype)
                 self._checkpoints["drafter"] = checkpoint_fingerprint(drafter_folder)
         policy_name = config.policy or (f"fixed:{drafter.block_size}" if drafter is not None else "none")
         self.policy = policy or parse_policy(policy_name, drafter.block_size if drafter is not None else 0)
-        self.policy_name = policy_name if policy is None else type(policy).__name__
+        self.policy_name = policy_name if policy is None else repr(policy)
         if not self.policy.drafts:
             drafter = None
         if drafter is None:
@@ -134,19 +136,18 @@ class Engine:
             RequestError: with the reason.
         """
         vocab_size = self.target.config.vocab_size
-        outside = RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
-        try:
-            prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
-        except OverflowError:
-            raise outside from None
+        prompt = np.asarray(request.prompt_token_ids)
         if prompt.size == 0:
             raise RequestError("the prompt is empty after tokenising")
+        # Whole numbers beyond 64 bits make an array of objects, which is outside any vocabulary.
+        if prompt.ndim != 1 or prompt.dtype.kind not in "iuO":
+            raise RequestError("the prompt is not a list of token ids")
+        if prompt.dtype.kind == "O" or prompt.min() < 0 or prompt.max() >= vocab_size:
+            raise RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
         if prompt.size >= self.max_context:
             raise RequestError(
                 f"the prompt has {prompt.size} tokens; the context limit is {self.max_context}, and one must be left"
             )
-        if prompt.min() < 0 or prompt.max() >= vocab_size:
-            raise outside
         if request.sampling.stop and self.detokenizer is None:
             raise RequestError("stop strings need a detokenizer, and this engine has none")
 
@@ -192,10 +193,17 @@ class Engine:
                     f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of {tokens_per_request}",
                     f"Give at least {pages_per_request * self.page_size}, or lower the context limit.",
                 )
+            return 1 + wanted
         page_bytes = self.target.new_cache(1, self.page_size).bytes_per_page
         if self.drafter is not None:
             page_bytes += self.drafter.new_cache(1, self.page_size).bytes_per_page
         affordable = self._kv_bytes() // page_bytes
+        if affordable < pages_per_request and self.device.type == "cuda":
+            raise UsageError(
+                f"{affordable * self.page_size} tokens of KV cache fit into GPU memory, one request may need "
+                f"{tokens_per_request}",
+                "Lower the context limit, or raise gpu_memory_utilization.",
+            )
         return 1 + max(min(wanted, affordable), pages_per_request)
 
     def _kv_bytes(self) -> int:
