@@ -45,8 +45,15 @@ class _Watched:
 
 class _WatchedTarget(_Watched):
     def forward(
-        self, batch: PackedBatch, cache: KVCache, *, logit_rows: Tensor | None = None, feature_layers: tuple[int, ...]
+        self,
+        batch: PackedBatch,
+        cache: KVCache,
+        *,
+        logit_rows: Tensor | None = None,
+        feature_layers: tuple[int, ...],
+        logits_out: Tensor | None = None,
     ) -> TargetOutput:
+        assert logits_out is None, "graphs cannot be watched: they were captured before"
         output = self._model.forward(batch, cache, logit_rows=logit_rows, feature_layers=feature_layers)
         # Only prefill says which rows it wants.
         if logit_rows is None and self._recorder.drafted is not None:

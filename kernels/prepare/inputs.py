@@ -49,14 +49,26 @@ class BatchInputs:
     @classmethod
     def zeros(cls, num_requests: int, num_tokens: int, *, max_pages: int, device: torch.device) -> BatchInputs:
         """Memory for the largest batch."""
-        tokens = [torch.zeros(num_tokens, dtype=torch.int64, device=device) for _ in range(3)]
-        query_starts = torch.zeros(num_requests + 1, dtype=torch.int32, device=device)
-        kv_lens = torch.zeros(num_requests, dtype=torch.int32, device=device)
-        block_tables = torch.zeros(num_requests, max_pages, dtype=torch.int32, device=device)
-        requests = [torch.zeros(num_requests, dtype=torch.int64, device=device) for _ in range(4)]
-        temperature, top_p = (torch.zeros(num_requests, dtype=torch.float32, device=device) for _ in range(2))
-        top_k, seeds = (torch.zeros(num_requests, dtype=torch.int64, device=device) for _ in range(2))
-        return cls(*tokens, query_starts, kv_lens, block_tables, *requests, temperature, top_p, top_k, seeds)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            token_ids=zeros(num_tokens),
+            positions=zeros(num_tokens),
+            cache_rows=zeros(num_tokens),
+            query_starts=zeros(num_requests + 1, dtype=torch.int32),
+            kv_lens=zeros(num_requests, dtype=torch.int32),
+            block_tables=zeros(num_requests, max_pages, dtype=torch.int32),
+            starts=zeros(num_requests),
+            lengths=zeros(num_requests),
+            anchors=zeros(num_requests),
+            generations=zeros(num_requests),
+            temperature=zeros(num_requests, dtype=torch.float32),
+            top_p=zeros(num_requests, dtype=torch.float32),
+            top_k=zeros(num_requests),
+            seeds=zeros(num_requests),
+        )
 
     def prefix(self, num_requests: int, num_tokens: int) -> BatchInputs:
         """Views of the first requests and tokens."""
@@ -64,7 +76,3 @@ class BatchInputs:
         sizes["query_starts"] = num_requests + 1
         views = (getattr(self, field.name)[: sizes.get(field.name, num_requests)] for field in fields(self))
         return BatchInputs(*views)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self))

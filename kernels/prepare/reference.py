@@ -51,9 +51,9 @@ def prepare_batch(
     out.temperature[:real] = _bits_as_float(rows[:, RoundField.TEMPERATURE])
     out.top_p[:real] = _bits_as_float(rows[:, RoundField.TOP_P])
     out.top_k[:real], out.seeds[:real] = rows[:, RoundField.TOP_K], rows[:, RoundField.SEED]
-    for request, (slot, seen) in enumerate(zip(slots.tolist(), out.kv_lens.tolist(), strict=False)):
+    for row, slot, seen in zip(out.block_tables, slots.tolist(), out.kv_lens.tolist(), strict=False):
         pages = -(-seen // page_size)
-        out.block_tables[request, :pages] = tables[slot, :pages]
+        row[:pages] = tables[slot, :pages]
 
     request = torch.arange(real, device=rows.device).repeat_interleave(counts, output_size=total)
     query = torch.arange(total, device=rows.device) - (counts.cumsum(0) - counts)[request]

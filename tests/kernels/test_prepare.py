@@ -1,4 +1,4 @@
-"""The inputs of a batch from the host's round: the kernel against its reference, the reference against the host's way."""
+"""The inputs of a batch from the host's round: the kernel against its reference, that against the host's way."""
 
 from __future__ import annotations
 
