@@ -96,14 +96,21 @@ class RoundRecorder:
                 start=start,
                 anchor=int(block.anchors),
                 draft_tokens=draft.tokens[0].tolist(),
-                block_hidden=draft.hidden[0].clone(),
-                base_logits=self._head(draft.hidden[0]),
-                corrected_logits=draft.logits[0].clone(),
-                confidence_logits=draft.confidence_logits[0].clone(),
+                block_hidden=_on_host(draft.hidden[0]),
+                base_logits=_on_host(self._head(draft.hidden[0])),
+                corrected_logits=_on_host(draft.logits[0]),
+                confidence_logits=_on_host(draft.confidence_logits[0]),
                 verified_ids=batch.token_ids.tolist(),
-                target_logits=target_logits.clone(),
-                context_features=torch.stack([self.features[p] for p in range(start)]),
-                draft_cache=[(k[rows], v[rows]) for k, v in zip(cache.k_layers, cache.v_layers, strict=True)],
+                target_logits=_on_host(target_logits),
+                context_features=_on_host(torch.stack([self.features[p] for p in range(start)])),
+                draft_cache=[
+                    (_on_host(k[rows]), _on_host(v[rows])) for k, v in zip(cache.k_layers, cache.v_layers, strict=True)
+                ],
             )
         )
         self.drafted = None
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """A copy, for what the engine hands out may be written again."""
+    return tensor.to("cpu", copy=True)
