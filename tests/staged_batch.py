@@ -75,5 +75,5 @@ def fill_caches(engine: Engine, *, seed: int = 0) -> None:
     generator = torch.Generator(engine.device).manual_seed(seed)
     for cache in (engine.target_cache, engine.draft_cache):
         if cache is not None:
-            for tensor in (cache.k, cache.v):
-                tensor[:, engine.page_size :].normal_(generator=generator)
+            for layer in (*cache.k_layers, *cache.v_layers):
+                layer[engine.page_size :].normal_(generator=generator)
