@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from dspark.engine.batch import PackedBatch
+from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import EngineError, RequestError, UsageError
+from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
+from dspark.engine.graphs.static_memory import GraphSizes
 from dspark.engine.loop import DecodeLoop, LoopStats
-from dspark.engine.models.aliases import drafter_for
+from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
-from dspark.engine.models.fingerprint import checkpoint_fingerprint
-from dspark.engine.models.resolve import resolve_drafter, resolve_target
 from dspark.engine.models.target import Target
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import Policy, parse_policy
@@ -24,8 +25,8 @@ from dspark.engine.stopping import StopText
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
 
-CPU_KV_BYTES = 1 << 30
 DEFAULT_CONCURRENCY = {"cpu": 16, "cuda": 256}
+DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
 
 
 class Detokenizer(Protocol):
@@ -47,6 +48,7 @@ class Engine:
         target, drafter: models already in memory, in place of those that `config` names.
         policy: a scheduling policy object, in place of the one that `config.policy` spells.
         detokenizer: turns token ids into text; only needed for requests with stop strings.
+        progress: told (what, done, total) while CUDA graphs are captured.
 
     Raises:
         UsageError: the configuration contradicts itself or the device.
@@ -61,41 +63,55 @@ class Engine:
         drafter: DraftModel | None = None,
         policy: Policy | None = None,
         detokenizer: Detokenizer | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device)
-        self._checkpoints = {"target": "in memory", "drafter": "in memory"}
-        if target is None:
-            folder = resolve_target(config.target)
-            target = Target.load(folder, device=self.device, dtype=self.dtype)
-            self._checkpoints["target"] = checkpoint_fingerprint(folder)
-            drafter_name = drafter_for(config.target, config.drafter)
-            drafter_folder = resolve_drafter(drafter_name) if config.policy != "none" else None
-            if drafter is None and drafter_folder is not None:
-                drafter = Drafter.load(drafter_folder, target=target, device=self.device, dtype=self.dtype)
-                self._checkpoints["drafter"] = checkpoint_fingerprint(drafter_folder)
-        policy_name = config.policy or (f"fixed:{drafter.block_size}" if drafter is not None else "none")
-        self.policy = policy or parse_policy(policy_name, drafter.block_size if drafter is not None else 0)
-        self.policy_name = policy_name if policy is None else repr(policy)
-        if not self.policy.drafts:
-            drafter = None
-        if drafter is None:
-            self._checkpoints["drafter"] = "none"
-        self.target = target
-        self.drafter = drafter
+        drafts = policy.drafts if policy is not None else config.policy != "none"
+        pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
+        self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
+        target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0
+        policy_name = config.policy or (f"fixed:{self.gamma}" if self.gamma else "none")
+        self.policy = policy or parse_policy(policy_name, self.gamma)
+        self.policy_name = policy_name if policy is None else repr(policy)
+        if self.policy.drafts and drafter is None:
+            raise UsageError(
+                f"policy {self.policy_name} verifies drafts, and there is no drafter",
+                "Give a drafter, or use the policy none.",
+            )
         self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
+        self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
         self.max_context = self._context_limit()
+        self.target_page_bytes = target.new_cache(1, self.page_size).bytes_per_page
+        self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0
+        self.graph_sizes = GraphSizes(
+            concurrency=self.concurrency,
+            steps=self.policy.steps(self.gamma) if drafter is not None else 0,
+            block_size=self.gamma,
+            vocab_size=target.config.vocab_size,
+            max_pages=self.pages_per_request,
+        )
         self.num_pages = self._count_pages()
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
+        self.graphs = self._capture_graphs(progress)
         self.stats = LoopStats()
         self._decoding = False
+
+    @property
+    def pages_per_request(self) -> int:
+        """Pages of a request at the context limit: the text, an anchor, and a draft block behind it."""
+        return -(-(self.max_context + 1 + self.gamma) // self.page_size)
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes by name: caches, logit buffers, the draft's q, graph inputs, the graphs' pool, weights and the rest."""
+        return memory_report(self)
 
     @torch.inference_mode()
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -118,13 +134,21 @@ class Engine:
         finally:
             self._decoding = False
 
-    def target_step(self, batch: PackedBatch, *, logit_rows: torch.Tensor | None = None) -> torch.Tensor:
+    def target_step(
+        self,
+        batch: PackedBatch,
+        *,
+        logit_rows: torch.Tensor | None = None,
+        logits_out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Target forward over `batch`, with the main-cache write for every token of it: logits [n, V] fp32.
 
         The draft cache is written before anyone knows which tokens pass; visible lengths decide what may be read.
         """
         feature_layers = self.drafter.feature_layers if self.drafter is not None else ()
-        output = self.target.forward(batch, self.target_cache, logit_rows=logit_rows, feature_layers=feature_layers)
+        output = self.target.forward(
+            batch, self.target_cache, logit_rows=logit_rows, feature_layers=feature_layers, logits_out=logits_out
+        )
         if self.drafter is not None and self.draft_cache is not None and output.features is not None:
             self.drafter.write_context(output.features, batch, self.draft_cache)
         return output.logits
@@ -183,34 +207,35 @@ class Engine:
 
     def _count_pages(self) -> int:
         """Pages of the KV pool, padding included: as many as could ever be used, as far as memory reaches."""
-        tokens_per_request = self.max_context + 1 + self.gamma
-        pages_per_request = -(-tokens_per_request // self.page_size)
+        pages_per_request = self.pages_per_request
         wanted = self.concurrency * pages_per_request
         if self.config.kv_cache_tokens is not None:
             wanted = self.config.kv_cache_tokens // self.page_size
             if wanted < pages_per_request:
                 raise UsageError(
-                    f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of {tokens_per_request}",
+                    f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of "
+                    f"{self.max_context + 1 + self.gamma}",
                     f"Give at least {pages_per_request * self.page_size}, or lower the context limit.",
                 )
             return 1 + wanted
-        page_bytes = self.target.new_cache(1, self.page_size).bytes_per_page
-        if self.drafter is not None:
-            page_bytes += self.drafter.new_cache(1, self.page_size).bytes_per_page
-        affordable = self._kv_bytes() // page_bytes
+        affordable = kv_bytes(self) // (self.target_page_bytes + self.draft_page_bytes)
         if affordable < pages_per_request and self.device.type == "cuda":
             raise UsageError(
-                f"{affordable * self.page_size} tokens of KV cache fit into GPU memory, one request may need "
-                f"{tokens_per_request}",
+                f"{affordable * self.page_size} tokens of KV cache fit into GPU memory, and one request may need "
+                f"{self.max_context + 1 + self.gamma}",
                 "Lower the context limit, or raise gpu_memory_utilization.",
             )
         return 1 + max(min(wanted, affordable), pages_per_request)
 
-    def _kv_bytes(self) -> int:
-        if self.device.type != "cuda":
-            return CPU_KV_BYTES
-        free, total = torch.cuda.mem_get_info(self.device)
-        return max(int(free - (1 - self.config.gpu_memory_utilization) * total), 0)
+    def _capture_graphs(self, progress: Progress | None) -> DecodeGraphs | None:
+        """On a GPU, the graphs of this policy's rounds; drafters that are no network are run eagerly."""
+        if self.device.type != "cuda" or not self.config.graphs:
+            return None
+        if self.drafter is not None and not isinstance(self.drafter, Drafter):
+            return None
+        graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
+        graphs.capture_all(progress)
+        return graphs
 
 
 def _device(name: str) -> torch.device:

@@ -64,7 +64,7 @@ def write_main_cache(
     slots: Tensor,
     eps: float,
 ) -> None:
-    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; k_cache, v_cache [Ld, N, Hkv, D]; slots [T] int64.
+    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; caches [Ld, N, Hkv, D]; slots [T] int64.
 
     K is normalised per head and rotated, V stored as it is. Rows of `slots` may repeat only for padding.
     """

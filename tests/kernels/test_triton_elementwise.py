@@ -114,9 +114,7 @@ def test_write_main_cache(device, tokens: int, layers: int, kv_heads: int, head_
     slots = torch.randperm(80)[:tokens]
     caches = [torch.full((layers, 80, kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
     moved = [cache.to(device, copy=True) for cache in caches]
-    reference(
-        kv, cos, sin, k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], slots=slots, eps=1e-6
-    )
+    reference(kv, cos, sin, k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], slots=slots, eps=1e-6)
     write_main_cache(
         kv.to(device), cos.to(device), sin.to(device), k_norm=k_norm.to(device),
         k_cache=moved[0], v_cache=moved[1], slots=slots.to(device), eps=1e-6,
