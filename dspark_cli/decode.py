@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dspark.engine.jobs.summary import DecodeSummary
     from dspark.engine.requests import SamplingParams
 
-_BUILTIN_TARGET, _BUILTIN_DRAFTER = "smollm2-135m", "smollm2-135m-dspark"
 _EXAMPLE = "For example: dspark decode --input prompts.jsonl"
 
 
@@ -79,7 +78,7 @@ def decode(
             rich_help_panel=options.DECODING,
         ),
     ] = False,
-    target: options.Target = _BUILTIN_TARGET,
+    target: options.Target = options.BUILTIN_TARGET,
     drafter: options.Drafter = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -115,11 +114,9 @@ def decode(
     sink.configure(json=json, quiet=quiet)
     if input_file is None:
         raise UsageError("decode needs --input, a JSONL file with one prompt a line", _EXAMPLE)
-    if drafter is None:
-        drafter = _BUILTIN_DRAFTER if target == _BUILTIN_TARGET else "none"
     engine_config = EngineConfig(
         target=target,
-        drafter=drafter,
+        drafter=options.drafter_for(target, drafter),
         device=device,
         dtype=dtype,
         policy=policy,
