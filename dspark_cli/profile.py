@@ -47,7 +47,7 @@ def profile(
         int | None,
         typer.Option(
             min=1,
-            help="Samples of each point. Default: 5 on a CPU, 20 on a GPU.",
+            help="Samples of each point. Default: as many as fit into a minute, 3 to 20.",
             show_default=False,
             rich_help_panel=MEASURING,
         ),

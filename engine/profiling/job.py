@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,7 @@ from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.profiling.device import device_manifest, device_state
 from dspark.engine.profiling.eager_timer import EagerTimer
 from dspark.engine.profiling.plan import Plan, Planner, Point
-from dspark.engine.profiling.settings import DEFAULT_REPEATS, ProfileSettings
+from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample, StepTimer
 from dspark.profiles import (
     DRAFT,
@@ -58,7 +59,6 @@ def profile_engine(
         EngineError: another bucket ran than was asked for.
     """
     max_tokens = _max_batch_tokens(engine, settings.max_batch_tokens)
-    repeats = settings.repeats or DEFAULT_REPEATS[engine.device.type]
     progress.step("Preparing requests to measure with")
     timer = timer or EagerTimer(engine, max_batch_tokens=max_tokens, seed=settings.seed)
     rng = np.random.default_rng(settings.seed)
@@ -73,6 +73,7 @@ def profile_engine(
     run = _Run(timer, plan.points, progress)
     states = [device_state(engine.device)]
     steady = run.warm_up(rng)
+    repeats = settings.repeats_for(run.once_s)
     for repeat in range(repeats):
         run.repeat(rng, f"Measuring, repeat {repeat + 1} of {repeats}")
         states.append(device_state(engine.device))
@@ -121,12 +122,15 @@ class _Run:
         self._progress = progress
         self._samples: dict[Point, list[Sample]] = defaultdict(list)
         self.warm_ups = 0
+        self.once_s = 0.0  # that running every point once took
 
     def warm_up(self, rng: np.random.Generator) -> bool:
         """Run every point once, since each size compiles and allocates; then one until it is steady: whether it is."""
+        start_s = time.perf_counter()
         for done, i in enumerate(rng.permutation(len(self._points))):
             self._progress.step("Warming up", done, len(self._points))
             self._measure(self._points[i])
+        self.once_s = time.perf_counter() - start_s
         largest = max((p for p in self._points if p.kind == TARGET), key=lambda p: (p.num_tokens, -p.kv_tokens))
         before_s = _seconds(self._measure(largest))
         for _ in range(MOST_WARM_UPS):

@@ -12,6 +12,7 @@ from dspark.engine.profiling.timer import StepTimer
 from dspark.profiles import DRAFT, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED
 
 HELD_OUT_POINTS = 12
+_APART = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ def token_ladder(limit: int) -> tuple[int, ...]:
         last = counts[-1]
         counts.append(last + max((1 << (last.bit_length() - 1)) // 4, 2 if last == 2 else 4))
     return (*(c for c in counts if c < limit), limit)
+
+
+def _ends(contexts: Sequence[int]) -> list[int]:
+    """The reference and the longest."""
+    return list(dict.fromkeys((contexts[0], max(contexts)))) if contexts else []
 
 
 class Planner:
@@ -98,18 +104,23 @@ class Planner:
         return [c for c in self._contexts if c <= longest] or ([longest] if longest >= 1 else [])
 
     def _target_points(self, bucket: int) -> Iterator[Point]:
-        """Full blocks and as many requests as there can be, behind each context."""
-        for requests in dict.fromkeys((self._fewest(bucket), self._most(bucket))):
-            for context in self._feasible(requests):
-                yield self._target_point(bucket, bucket, requests, context)
+        """Full blocks behind each context, and as many requests as there can be behind the reference and the longest.
+
+        Two request counts that are nearly one teach nothing.
+        """
+        fewest, most = self._fewest(bucket), self._most(bucket)
+        for context in self._feasible(fewest):
+            yield self._target_point(bucket, bucket, fewest, context)
+        if most >= _APART * fewest:
+            for context in _ends(self._feasible(most)):
+                yield self._target_point(bucket, bucket, most, context)
 
     def _target_point(self, bucket: int, tokens: int, requests: int, context: int, *, held_out: bool = False) -> Point:
         return Point(TARGET, bucket, tokens, requests, context, requests * context + tokens, held_out)
 
     def _draft_points(self, num_requests: int) -> Iterator[Point]:
         if self._block_size:
-            feasible = self._feasible(num_requests)
-            for context in dict.fromkeys((*feasible[:1], *feasible[-1:])):
+            for context in _ends(self._feasible(num_requests)):
                 kv_tokens = num_requests * (context + self._block_size)
                 tokens = num_requests * self._block_size
                 yield Point(DRAFT, num_requests, tokens, num_requests, context, kv_tokens)

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from dspark.engine.errors import UsageError
 
 DEFAULT_CONTEXTS = (256, 1024, 4096)
-DEFAULT_REPEATS = {"cpu": 5, "cuda": 20}
+FEWEST_REPEATS, MOST_REPEATS = 3, 20
+REPEATS_BUDGET_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSettings:
     """What is measured, and how often.
 
-    `None` means "choose": as many tokens as the engine's concurrency allows; 5 repeats on a CPU, 20 on a GPU.
+    `None` means "choose": as many tokens as the engine's concurrency allows; as many repeats as fit into a minute, from
+    3 to 20.
     """
 
     context_tokens: tuple[int, ...] = DEFAULT_CONTEXTS  # the first is the reference
@@ -31,3 +33,8 @@ class ProfileSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", "Give a whole number of at least 1.")
+
+    def repeats_for(self, repeat_s: float) -> int:
+        """How often to repeat what took `repeat_s` to run once."""
+        fitting = int(REPEATS_BUDGET_S / max(repeat_s, 1e-9))
+        return self.repeats or min(max(fitting, FEWEST_REPEATS), MOST_REPEATS)
