@@ -68,7 +68,9 @@ def test_the_command_line_imports_nothing_heavy():
     assert not loaded & {"torch", "numpy", "transformers", "tokenizers", "pandas", "matplotlib", "sklearn", "triton"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["decode", "--help"], ["decode"], ["profile", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["decode", "--help"], ["decode"], ["profile", "--help"]], ids=" ".join
+)
 def test_help_and_errors_answer_at_once(arguments):
     times = []
     for _ in range(3):
