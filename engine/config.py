@@ -9,6 +9,7 @@ from dspark.engine.errors import UsageError
 
 ACCEPTANCE_MODES = ("rejection", "coupled")
 DEVICES = ("auto", "cpu", "cuda")
+LOAD_FORMATS = ("auto", "dummy")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 
 
@@ -17,7 +18,11 @@ class EngineConfig:
     """Configuration of an :class:`~dspark.engine.engine.Engine`.
 
     `None` means "choose for the device": concurrency 16 on a CPU and 256 on a GPU; policy `fixed:γ` with a drafter and
-    `none` without; a KV pool of 1 GiB on a CPU and of what `gpu_memory_utilization` leaves on a GPU.
+    `none` without; a KV pool of 1 GiB on a CPU and of what `gpu_memory_utilization` leaves on a GPU; prefill in chunks
+    of 1024 tokens on a CPU and 8192 on a GPU.
+
+    `load_format` "dummy" gives random weights: `target` is then a folder with a config.json or a shape that comes with
+    the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
 
     Raises:
         UsageError: a value is outside what it may be.
@@ -35,13 +40,16 @@ class EngineConfig:
     page_size: int = 16
     kv_cache_tokens: int | None = None
     gpu_memory_utilization: float = 0.9
-    prefill_chunk_tokens: int = 1024
+    prefill_chunk_tokens: int | None = None
+    load_format: str = "auto"
+    graphs: bool = True
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("device", self.device, DEVICES),
             ("dtype", self.dtype, DTYPES),
             ("acceptance", self.acceptance, ACCEPTANCE_MODES),
+            ("load_format", self.load_format, LOAD_FORMATS),
         ):
             if value not in allowed:
                 raise UsageError(f"{name} is {value!r}", f"Choose one of: {', '.join(allowed)}.")

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from dspark.engine.batch import PackedBatch
+from dspark.engine.checkpoints import load_models
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import EngineError, RequestError, UsageError
+from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
+from dspark.engine.graphs.static_memory import GraphSizes
 from dspark.engine.loop import DecodeLoop, LoopStats
+from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
-from dspark.engine.models.fingerprint import checkpoint_fingerprint
-from dspark.engine.models.resolve import resolve_drafter, resolve_target
 from dspark.engine.models.target import Target
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import Policy, parse_policy
@@ -23,8 +25,8 @@ from dspark.engine.stopping import StopText
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
 
-CPU_KV_BYTES = 1 << 30
 DEFAULT_CONCURRENCY = {"cpu": 16, "cuda": 256}
+DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
 
 
 class Detokenizer(Protocol):
@@ -46,6 +48,7 @@ class Engine:
         target, drafter: models already in memory, in place of those that `config` names.
         policy: a scheduling policy object, in place of the one that `config.policy` spells.
         detokenizer: turns token ids into text; only needed for requests with stop strings.
+        progress: told (what, done, total) while CUDA graphs are captured.
 
     Raises:
         UsageError: the configuration contradicts itself or the device.
@@ -60,19 +63,16 @@ class Engine:
         drafter: DraftModel | None = None,
         policy: Policy | None = None,
         detokenizer: Detokenizer | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device)
         self._checkpoints = {"target": "in memory", "drafter": "in memory"}
         if target is None:
-            folder = resolve_target(config.target)
-            target = Target.load(folder, device=self.device, dtype=self.dtype)
-            self._checkpoints["target"] = checkpoint_fingerprint(folder)
-            drafter_folder = resolve_drafter(config.drafter) if config.policy != "none" else None
-            if drafter is None and drafter_folder is not None:
-                drafter = Drafter.load(drafter_folder, target=target, device=self.device, dtype=self.dtype)
-                self._checkpoints["drafter"] = checkpoint_fingerprint(drafter_folder)
+            loaded = load_models(config, device=self.device, dtype=self.dtype, drafter=drafter)
+            target, drafter = loaded.target, loaded.drafter
+            self._checkpoints = loaded.fingerprints
         policy_name = config.policy or (f"fixed:{drafter.block_size}" if drafter is not None else "none")
         self.policy = policy or parse_policy(policy_name, drafter.block_size if drafter is not None else 0)
         self.policy_name = policy_name if policy is None else type(policy).__name__
@@ -88,12 +88,32 @@ class Engine:
         self.stop_ids = _stop_ids(target, detokenizer)
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
+        self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
         self.max_context = self._context_limit()
+        self.target_page_bytes = target.new_cache(1, self.page_size).bytes_per_page
+        self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0
+        self.graph_sizes = GraphSizes(
+            concurrency=self.concurrency,
+            steps=self.policy.steps(self.gamma) if drafter is not None else 0,
+            block_size=self.gamma,
+            vocab_size=target.config.vocab_size,
+            max_pages=self.pages_per_request,
+        )
         self.num_pages = self._count_pages()
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
+        self.graphs = self._capture_graphs(progress)
         self.stats = LoopStats()
         self._decoding = False
+
+    @property
+    def pages_per_request(self) -> int:
+        """Pages of a request at the context limit: the text, an anchor, and a draft block behind it."""
+        return -(-(self.max_context + 1 + self.gamma) // self.page_size)
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes by name: caches, logit buffers, the draft's q, graph inputs, the graphs' pool, weights and the rest."""
+        return memory_report(self)
 
     @torch.inference_mode()
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -116,13 +136,21 @@ class Engine:
         finally:
             self._decoding = False
 
-    def target_step(self, batch: PackedBatch, *, logit_rows: torch.Tensor | None = None) -> torch.Tensor:
+    def target_step(
+        self,
+        batch: PackedBatch,
+        *,
+        logit_rows: torch.Tensor | None = None,
+        logits_out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Target forward over `batch`, with the main-cache write for every token of it: logits [n, V] fp32.
 
         The draft cache is written before anyone knows which tokens pass; visible lengths decide what may be read.
         """
         feature_layers = self.drafter.feature_layers if self.drafter is not None else ()
-        output = self.target.forward(batch, self.target_cache, logit_rows=logit_rows, feature_layers=feature_layers)
+        output = self.target.forward(
+            batch, self.target_cache, logit_rows=logit_rows, feature_layers=feature_layers, logits_out=logits_out
+        )
         if self.drafter is not None and self.draft_cache is not None and output.features is not None:
             self.drafter.write_context(output.features, batch, self.draft_cache)
         return output.logits
@@ -182,27 +210,28 @@ class Engine:
 
     def _count_pages(self) -> int:
         """Pages of the KV pool, padding included: as many as could ever be used, as far as memory reaches."""
-        tokens_per_request = self.max_context + 1 + self.gamma
-        pages_per_request = -(-tokens_per_request // self.page_size)
+        pages_per_request = self.pages_per_request
         wanted = self.concurrency * pages_per_request
         if self.config.kv_cache_tokens is not None:
             wanted = self.config.kv_cache_tokens // self.page_size
             if wanted < pages_per_request:
                 raise UsageError(
-                    f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of {tokens_per_request}",
+                    f"{self.config.kv_cache_tokens} tokens of KV cache cannot hold one request of "
+                    f"{self.max_context + 1 + self.gamma}",
                     f"Give at least {pages_per_request * self.page_size}, or lower the context limit.",
                 )
-        page_bytes = self.target.new_cache(1, self.page_size).bytes_per_page
-        if self.drafter is not None:
-            page_bytes += self.drafter.new_cache(1, self.page_size).bytes_per_page
-        affordable = self._kv_bytes() // page_bytes
+        affordable = kv_bytes(self) // (self.target_page_bytes + self.draft_page_bytes)
         return 1 + max(min(wanted, affordable), pages_per_request)
 
-    def _kv_bytes(self) -> int:
-        if self.device.type != "cuda":
-            return CPU_KV_BYTES
-        free, total = torch.cuda.mem_get_info(self.device)
-        return max(int(free - (1 - self.config.gpu_memory_utilization) * total), 0)
+    def _capture_graphs(self, progress: Progress | None) -> DecodeGraphs | None:
+        """On a GPU, the graphs of this policy's rounds; drafters that are no network are run eagerly."""
+        if self.device.type != "cuda" or not self.config.graphs:
+            return None
+        if self.drafter is not None and not isinstance(self.drafter, Drafter):
+            return None
+        graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
+        graphs.capture_all(progress)
+        return graphs
 
 
 def _device(name: str) -> torch.device:

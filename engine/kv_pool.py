@@ -19,6 +19,8 @@ class PagePool:
         self._held = np.zeros(num_slots, dtype=np.int64)  # [S]
         self._free = np.arange(num_pages - 1, 0, -1, dtype=np.int32)
         self._num_free = num_pages - 1
+        # For whoever mirrors `tables`: flat entries that pages were written to, newest last; None: nobody does.
+        self.handed_out: list[np.ndarray] | None = None
 
     @property
     def num_free(self) -> int:
@@ -44,7 +46,10 @@ class PagePool:
         ends = np.cumsum(num_pages)
         offset = np.arange(total) - np.repeat(ends - num_pages, num_pages)
         owners = np.repeat(slots, num_pages)
-        self.tables[owners, self._held[owners] + offset] = taken
+        columns = self._held[owners] + offset
+        self.tables[owners, columns] = taken
+        if self.handed_out is not None:
+            self.handed_out.append(owners * self.tables.shape[1] + columns)
         self._held[slots] += num_pages
 
     def release(self, slot: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dspark.engine.eager import EagerRunner, RoundTokens
 from dspark.engine.errors import RequestError
+from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.requests import Completion, Request
@@ -66,9 +67,13 @@ class DecodeLoop:
             engine.num_pages,
             engine.page_size,
             num_slots=num_slots,
-            max_pages_per_slot=-(-(engine.max_context + 1 + self.gamma) // engine.page_size),
+            max_pages_per_slot=engine.pages_per_request,
         )
-        self._runner = EagerRunner(engine, self.slots, self.pool)
+        self._runner = (
+            EagerRunner(engine, self.slots, self.pool)
+            if engine.graphs is None
+            else GraphRunner(engine, self.slots, self.pool, graphs=engine.graphs)
+        )
         self._stop_ids = np.asarray(sorted(engine.stop_ids), dtype=np.int64)
         self._stop_text: dict[int, StopText] = {}
 
@@ -153,7 +158,7 @@ class DecodeLoop:
 
     def _chunks(self, admitted: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Cut the contexts of `admitted` slots into packed chunks: (slots [R], starts [R], counts [R])."""
-        budget = self.engine.config.prefill_chunk_tokens
+        budget = self.engine.prefill_chunk_tokens
         chunk: list[tuple[int, int, int]] = []
         room = budget
         for slot in admitted:
@@ -197,17 +202,23 @@ class DecodeLoop:
         """How many drafted tokens of each request the target verifies: int64 [R]."""
         if draft is None:
             return np.zeros(len(rows), dtype=np.int64)
+        steps = draft.tokens.shape[1]
+        caps = np.minimum(steps, tokens_left - 1)
+        if not self.engine.policy.reads_confidence:
+            # Nothing of the block is needed on the host yet, so the device need not be waited for.
+            nothing = np.zeros((len(rows), 0), dtype=np.float32)
+            view = ScheduleView(caps=caps, confidence_logits=nothing, temperatures=np.zeros(0))
+            return np.clip(self.engine.policy.lengths(view), 0, caps)
         confidence = draft.confidence_logits.float().cpu().numpy()  # [R, steps]
-        steps = confidence.shape[1]
         view = ScheduleView(
-            caps=np.minimum(steps, tokens_left - 1),
+            caps=caps,
             confidence_logits=confidence,
             previous_confidence_logits=self.slots.previous_confidence[rows, :steps],
             previous_valid=self.slots.has_previous[rows],
             temperatures=self.engine.confidence_temperatures[:steps],
         )
         # Whatever a policy says: past its cap a request has neither pages nor tokens left.
-        lengths = np.clip(self.engine.policy.lengths(view), 0, view.caps)
+        lengths = np.clip(self.engine.policy.lengths(view), 0, caps)
         self.slots.previous_confidence[rows, :steps] = confidence
         self.slots.has_previous[rows] = True
         return lengths

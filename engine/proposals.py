@@ -25,6 +25,9 @@ class DraftBlock:
     noise: NoiseKeys | None  # positions = starts; None: every row is greedy
     temperature: Tensor  # [R] fp32
     steps: int  # tokens wanted, 1..G; the block is G wide whatever this is
+    # [R*G] int64, where they are at hand: the block's tokens and text positions.
+    token_ids: Tensor | None = None
+    positions: Tensor | None = None
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
 from dspark.kernels.markov import reference as _markov
 from dspark.kernels.norm import reference as _norm
+from dspark.kernels.prepare import BatchInputs, RoundField
+from dspark.kernels.prepare import reference as _prepare
 from dspark.kernels.random import ACCEPT, DRAFT, SAMPLE, NoiseKeys
 from dspark.kernels.random import reference as _random
 from dspark.kernels.rope_cache import reference as _rope_cache
@@ -64,6 +66,7 @@ linear = _dispatch(_linear.linear)
 markov_step = _dispatch(_markov.markov_step)
 paged_attention = _dispatch(_attention.paged_attention)
 philox_words = _dispatch(_random.philox_words)
+prepare_batch = _dispatch(_prepare.prepare_batch)
 rms_norm = _dispatch(_norm.rms_norm)
 rope_and_cache = _dispatch(_rope_cache.rope_and_cache)
 sample = _dispatch(_sampling.sample)
@@ -77,7 +80,9 @@ __all__ = [
     "DRAFT",
     "SAMPLE",
     "AttentionLayout",
+    "BatchInputs",
     "NoiseKeys",
+    "RoundField",
     "SamplingRows",
     "Verdict",
     "confidence_logits",
@@ -87,6 +92,7 @@ __all__ = [
     "markov_step",
     "paged_attention",
     "philox_words",
+    "prepare_batch",
     "rms_norm",
     "rope_and_cache",
     "sample",

@@ -36,6 +36,7 @@ class SometimesNothing:
     """Lengths that change from round to round and from request to request."""
 
     drafts = True
+    reads_confidence = True
 
     def steps(self, gamma: int) -> int:
         return gamma

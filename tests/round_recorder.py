@@ -45,8 +45,15 @@ class _Watched:
 
 class _WatchedTarget(_Watched):
     def forward(
-        self, batch: PackedBatch, cache: KVCache, *, logit_rows: Tensor | None = None, feature_layers: tuple[int, ...]
+        self,
+        batch: PackedBatch,
+        cache: KVCache,
+        *,
+        logit_rows: Tensor | None = None,
+        feature_layers: tuple[int, ...],
+        logits_out: Tensor | None = None,
     ) -> TargetOutput:
+        assert logits_out is None, "graphs cannot be watched: they were captured before"
         output = self._model.forward(batch, cache, logit_rows=logit_rows, feature_layers=feature_layers)
         # Only prefill says which rows it wants.
         if logit_rows is None and self._recorder.drafted is not None:
@@ -89,14 +96,21 @@ class RoundRecorder:
                 start=start,
                 anchor=int(block.anchors),
                 draft_tokens=draft.tokens[0].tolist(),
-                block_hidden=draft.hidden[0].clone(),
-                base_logits=self._head(draft.hidden[0]),
-                corrected_logits=draft.logits[0].clone(),
-                confidence_logits=draft.confidence_logits[0].clone(),
+                block_hidden=_on_host(draft.hidden[0]),
+                base_logits=_on_host(self._head(draft.hidden[0])),
+                corrected_logits=_on_host(draft.logits[0]),
+                confidence_logits=_on_host(draft.confidence_logits[0]),
                 verified_ids=batch.token_ids.tolist(),
-                target_logits=target_logits.clone(),
-                context_features=torch.stack([self.features[p] for p in range(start)]),
-                draft_cache=[(k[rows], v[rows]) for k, v in zip(cache.k_layers, cache.v_layers, strict=True)],
+                target_logits=_on_host(target_logits),
+                context_features=_on_host(torch.stack([self.features[p] for p in range(start)])),
+                draft_cache=[
+                    (_on_host(k[rows]), _on_host(v[rows])) for k, v in zip(cache.k_layers, cache.v_layers, strict=True)
+                ],
             )
         )
         self.drafted = None
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """A copy, for what the engine hands out may be written again."""
+    return tensor.to("cpu", copy=True)

@@ -31,7 +31,6 @@ from dspark.kernels import (
     paged_attention,
     rms_norm,
     rope_and_cache,
-    silu_mul,
     write_main_cache,
 )
 
@@ -84,6 +83,11 @@ class Drafter:
         return self.config.block_size
 
     @property
+    def mask_token_id(self) -> int:
+        """Token of the block's slots behind the anchor."""
+        return self.config.mask_token_id
+
+    @property
     def context_limit(self) -> int:
         """Longest context it can draft behind."""
         return self.config.backbone.max_position_embeddings
@@ -111,8 +115,8 @@ class Drafter:
         """features [T, n*H] of the tokens of `batch` -> their K and V in every draft layer."""
         backbone = self.config.backbone
         # No input_layernorm here, unlike in the block: hidden_norm takes its place for all layers.
-        hidden = rms_norm(self.fc(features), self.hidden_norm, eps=backbone.rms_norm_eps)
-        kv = self.context_kv(hidden).view(-1, backbone.num_layers, 2, backbone.num_kv_heads, backbone.head_dim)
+        kv = self.context_kv(self.fc(features), norm=self.hidden_norm, eps=backbone.rms_norm_eps)
+        kv = kv.view(-1, backbone.num_layers, 2, backbone.num_kv_heads, backbone.head_dim)
         cos, sin = self.rope.gather(batch.positions)
         write_main_cache(
             kv,
@@ -126,16 +130,28 @@ class Drafter:
         )
 
     @torch.inference_mode()
-    def draft(self, block: DraftBlock, cache: KVCache) -> DraftOutput:
-        """Propose `block.steps` tokens a request; the block's own K and V go to cache rows `block.slots`."""
+    def draft(self, block: DraftBlock, cache: KVCache, *, out: DraftOutput | None = None) -> DraftOutput:
+        """Propose `block.steps` tokens a request; the block's own K and V go to cache rows `block.slots`.
+
+        out: memory for tokens, logits and confidence logits. Its logits hold q then only if some row may be sampled.
+        """
         hidden = self._block_hidden(block, cache)  # [R, G, H]
         num_requests, _, hidden_size = hidden.shape
         wanted = hidden[:, : block.steps]
-        logits = self.head(wanted.reshape(-1, hidden_size)).view(num_requests, block.steps, -1)  # [R, steps, V] fp32
-        tokens = self._walk(block, wanted, logits)
-        confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
+        memory = None if out is None or out.logits is None else out.logits.flatten(0, 1)
+        logits = self.head(wanted.reshape(-1, hidden_size), memory)
+        logits = logits.view(num_requests, block.steps, -1)  # [R, steps, V] fp32
+        # Greedy rows have a one-hot q, so only a confidence that is read off the logits needs them corrected.
+        keep_logits = out is None or block.noise is not None or self.confidence is None
+        tokens = self._walk(block, wanted, logits, keep_logits=keep_logits)
+        if out is None:
+            confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
+            out = DraftOutput(tokens=tokens, logits=logits, confidence_logits=confidence)
+        else:
+            out.tokens.copy_(tokens)
+        out.hidden = hidden
         if self.confidence is None:
-            headless_confidence_logits(logits, temperature=block.temperature, out=confidence)
+            headless_confidence_logits(logits, temperature=block.temperature, out=out.confidence_logits)
         else:
             confidence_logits(
                 wanted,
@@ -144,33 +160,36 @@ class Drafter:
                 torch.cat((block.anchors[:, None], tokens[:, :-1]), dim=1),
                 weight=self.confidence.weight,
                 bias=self.confidence.bias,
-                out=confidence,
+                out=out.confidence_logits,
             )
-        return DraftOutput(tokens=tokens, logits=logits, confidence_logits=confidence, hidden=hidden)
+        return out
 
     def _block_hidden(self, block: DraftBlock, cache: KVCache) -> Tensor:
         """Hidden states [R, G, H] of `[anchor, mask x (G-1)]` after the final norm."""
         eps = self.config.backbone.rms_norm_eps
-        token_ids = self._masks.repeat(block.anchors.shape[0], 1)  # [R, G]
-        token_ids[:, 0] = block.anchors
+        num_requests = block.anchors.shape[0]
+        token_ids, positions = block.token_ids, block.positions
+        if token_ids is None or positions is None:
+            token_ids = self._masks.repeat(num_requests, 1)  # [R, G]
+            token_ids[:, 0] = block.anchors
+            positions = block.starts[:, None] + self._offsets
         residual = self.embed(token_ids.view(-1))  # [R*G, H]
-        cos, sin = self.rope.gather((block.starts[:, None] + self._offsets).view(-1))
-        hidden = rms_norm(residual, self.layers[0].input_norm, eps=eps)
+        cos, sin = self.rope.gather(positions.view(-1))
         for index, layer in enumerate(self.layers):
-            attended = self._attention(layer, hidden, cos, sin, block, cache.k_layers[index], cache.v_layers[index])
-            hidden = rms_norm(attended, layer.post_norm, eps=eps, residual=residual)
-            hidden = layer.down(silu_mul(layer.gate_up(hidden)))
-            last = index + 1 == len(self.layers)
-            next_norm = self.norm if last else self.layers[index + 1].input_norm
-            hidden = rms_norm(hidden, next_norm, eps=eps, residual=residual)
-        return hidden.view(*token_ids.shape, -1)
+            qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
+            attended = self._attention(layer, qkv, cos, sin, block, cache.k_layers[index], cache.v_layers[index])
+            layer.output(attended, residual=residual)
+            hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
+            layer.down(hidden, residual=residual)
+        return rms_norm(residual, self.norm, eps=eps).view(num_requests, self.block_size, -1)
 
     def _attention(
-        self, layer: DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor, block: DraftBlock, k: Tensor, v: Tensor
+        self, layer: DecoderLayer, qkv: Tensor, cos: Tensor, sin: Tensor, block: DraftBlock, k: Tensor, v: Tensor
     ) -> Tensor:
+        """qkv [R*G, (Hq+2Hkv)*D] -> what the queries see, [R*G, Hq*D]."""
         backbone = self.config.backbone
         q = rope_and_cache(
-            layer.qkv(hidden),
+            qkv,
             cos,
             sin,
             k_cache=k,
@@ -182,13 +201,12 @@ class Drafter:
             k_norm=layer.k_norm,
             eps=backbone.rms_norm_eps,
         )  # [R*G, Hq, D]
-        attended = paged_attention(q, k, v, block.attention, scale=backbone.head_dim**-0.5)
-        return layer.output(attended.flatten(1))
+        return paged_attention(q, k, v, block.attention, scale=backbone.head_dim**-0.5).flatten(1)
 
-    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor) -> Tensor:
+    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, *, keep_logits: bool) -> Tensor:
         """Choose the tokens [R, steps] left to right, each behind the one before it.
 
-        hidden [R, steps, H]; corrects logits [R, steps, V] in place.
+        hidden [R, steps, H]; corrects logits [R, steps, V] in place if they are to be kept.
         """
         markov = self.markov
         w1, w2 = (markov.w1, markov.w2) if markov is not None else (None, None)
@@ -206,6 +224,7 @@ class Drafter:
                 noise=None if block.noise is None else block.noise.at(step + 1),
                 temperature=block.temperature,
                 embedding=embedding,
+                keep_logits=keep_logits,
             )
             tokens.append(previous)
         return torch.stack(tokens, dim=1)

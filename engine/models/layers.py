@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dspark.engine.errors import UsageError
+from dspark.kernels import linear, rms_norm, silu_mul
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DTYPE_NAMES = (*DTYPES, "int8")
@@ -107,8 +108,31 @@ class Linear:
         else:
             self.packed = PackedWeight(self.weight * self.scales[:, None], self.bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, in] -> [T, out] in the activation dtype."""
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        norm: Tensor | None = None,
+        eps: float = 1e-6,
+        residual: Tensor | None = None,
+        activation: str | None = None,
+    ) -> Tensor:
+        """x [T, in] -> [T, out] in the activation dtype, with what stands around the product in a layer.
+
+        norm [in]: x is RMS-normalised by it first. activation `silu_mul`: out holds gate and up, the result is
+        silu(gate) * up. residual [T, out]: the result is added to it in place, and it is returned.
+        """
+        if x.is_cuda:
+            assert self.weight is not None
+            return linear(
+                x, self.weight, self.bias, residual=residual, norm_weight=norm, eps=eps, activation=activation
+            )
+        y = self._product(x if norm is None else rms_norm(x, norm, eps=eps))
+        if activation is not None:
+            y = silu_mul(y)
+        return y if residual is None else residual.add_(y)
+
+    def _product(self, x: Tensor) -> Tensor:
         if self.scales is not None and (self.packed is None or x.shape[0] <= self.MOST_INT8_ROWS):
             y: Tensor = torch.ops.aten._weight_int8pack_mm(x, self.weight, self.scales)
             return y if self.bias is None else y.add_(self.bias)
@@ -148,10 +172,14 @@ class Head:
         """fp32 on a CPU, whatever the other weights are: its matmuls have no fp32 output of narrow inputs."""
         return torch.float32 if format.device.type == "cpu" else format.activation
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """hidden [n, H] -> logits [n, V] fp32."""
+    def __call__(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """hidden [n, H] -> logits [n, V] fp32, written into `out` if it is given."""
         if self._packed is not None:
-            return self._packed(hidden.float())
-        if self.weight.dtype == torch.float32:
-            return F.linear(hidden.float(), self.weight)
-        return torch.mm(hidden, self.weight.t(), out_dtype=torch.float32)
+            logits = self._packed(hidden.float())
+            return logits if out is None else out.copy_(logits)
+        weight = self.weight.t()
+        if weight.dtype == torch.float32:
+            return torch.mm(hidden.float(), weight, out=out)
+        if out is None:
+            return torch.mm(hidden, weight, out_dtype=torch.float32)
+        return torch.mm(hidden, weight, out_dtype=torch.float32, out=out)

@@ -16,7 +16,7 @@ from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.models.rope import RotaryTable
 from dspark.engine.models.target_weights import DecoderLayer, load_layers, load_norm, load_vocabulary
 from dspark.engine.models.weights import Checkpoint, RandomWeights
-from dspark.kernels import paged_attention, rms_norm, rope_and_cache, silu_mul
+from dspark.kernels import paged_attention, rms_norm, rope_and_cache
 
 # A draft block's positions may lie past the context limit by its length.
 POSITIONS_PAST_CONTEXT = 64
@@ -59,7 +59,7 @@ class Target:
         cls, config: ModelConfig, *, device: torch.device, dtype: str, seed: int = 0, max_context: int | None = None
     ) -> Target:
         """A target of this shape with random weights."""
-        return cls(_limited(config, max_context), RandomWeights(seed), WeightFormat.of(dtype, device))
+        return cls(_limited(config, max_context), RandomWeights(seed, device), WeightFormat.of(dtype, device))
 
     def new_cache(self, num_pages: int, page_size: int) -> KVCache:
         """An empty cache for this target, page 0 included in the count."""
@@ -81,10 +81,12 @@ class Target:
         *,
         logit_rows: Tensor | None = None,
         feature_layers: tuple[int, ...] = (),
+        logits_out: Tensor | None = None,
     ) -> TargetOutput:
         """Run the batch, writing its K and V into the cache.
 
         logit_rows: packed rows whose logits are wanted (None: all; empty: the head is not run).
+        logits_out: memory [n, V] fp32 that the logits are to be written to.
         Feature of layer l is the residual stream behind it (-1: the embedding; the last layer: after the final norm).
         """
         config = self.config
@@ -92,23 +94,26 @@ class Target:
         features = _FeatureBuffer(feature_layers, residual)
         features.store(-1, residual)
         cos, sin = self.rope.gather(batch.positions)
-        hidden = rms_norm(residual, self.layers[0].input_norm, eps=config.rms_norm_eps)
+        eps = config.rms_norm_eps
         for index, layer in enumerate(self.layers):
-            attended = self._attention(layer, hidden, cos, sin, batch, cache.k_layers[index], cache.v_layers[index])
-            hidden = rms_norm(attended, layer.post_norm, eps=config.rms_norm_eps, residual=residual)
-            hidden = layer.down(silu_mul(layer.gate_up(hidden)))
-            last = index + 1 == config.num_layers
-            next_norm = self.norm if last else self.layers[index + 1].input_norm
-            hidden = rms_norm(hidden, next_norm, eps=config.rms_norm_eps, residual=residual)
-            features.store(index, hidden if last else residual)
-        return TargetOutput(logits=self._logits(hidden, logit_rows), features=features.tensor)
+            qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
+            attended = self._attention(layer, qkv, cos, sin, batch, cache.k_layers[index], cache.v_layers[index])
+            layer.output(attended, residual=residual)
+            hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
+            layer.down(hidden, residual=residual)
+            if index + 1 < config.num_layers:
+                features.store(index, residual)
+        hidden = rms_norm(residual, self.norm, eps=eps)
+        features.store(config.num_layers - 1, hidden)
+        return TargetOutput(logits=self._logits(hidden, logit_rows, logits_out), features=features.tensor)
 
     def _attention(
-        self, layer: DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor, batch: PackedBatch, k: Tensor, v: Tensor
+        self, layer: DecoderLayer, qkv: Tensor, cos: Tensor, sin: Tensor, batch: PackedBatch, k: Tensor, v: Tensor
     ) -> Tensor:
+        """qkv [T, (Hq+2Hkv)*D] -> what the queries see, [T, Hq*D]."""
         config = self.config
         q = rope_and_cache(
-            layer.qkv(hidden),
+            qkv,
             cos,
             sin,
             k_cache=k,
@@ -120,15 +125,14 @@ class Target:
             k_norm=layer.k_norm,
             eps=config.rms_norm_eps,
         )  # [T, Hq, D]
-        attended = paged_attention(q, k, v, batch.attention, scale=config.head_dim**-0.5)
-        return layer.output(attended.flatten(1))
+        return paged_attention(q, k, v, batch.attention, scale=config.head_dim**-0.5).flatten(1)
 
-    def _logits(self, hidden: Tensor, logit_rows: Tensor | None) -> Tensor:
+    def _logits(self, hidden: Tensor, logit_rows: Tensor | None, out: Tensor | None) -> Tensor:
         if logit_rows is None:
-            return self.head(hidden)
+            return self.head(hidden, out)
         if logit_rows.numel() == 0:
             return torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=self.device)
-        return self.head(hidden.index_select(0, logit_rows))
+        return self.head(hidden.index_select(0, logit_rows), out)
 
 
 class _FeatureBuffer:

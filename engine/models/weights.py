@@ -57,17 +57,20 @@ class Checkpoint:
 class RandomWeights:
     """Stands in for a checkpoint: every tensor drawn from one seed, for shapes whose weights are not at hand."""
 
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self, seed: int, device: torch.device | str = "cpu", *, absent: frozenset[str] = frozenset()) -> None:
+        self._device = torch.device(device)
+        # On the device itself: a CPU takes minutes for the numbers of a large model.
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._absent = absent
 
     def __contains__(self, name: str) -> bool:
-        return True
+        return name not in self._absent
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Norm weights 1, everything else normal with deviation 0.02."""
         if name.endswith("norm.weight"):
-            return torch.ones(shape)
-        return torch.empty(shape).normal_(std=0.02, generator=self._generator)
+            return torch.ones(shape, device=self._device)
+        return torch.empty(shape, device=self._device).normal_(std=0.02, generator=self._generator)
 
 
 def _file_of_each_tensor(folder: Path) -> dict[str, Path]:

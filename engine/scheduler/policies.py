@@ -23,7 +23,7 @@ class ScheduleView:
     """What a policy may look at. Caps never depend on drafted tokens."""
 
     caps: NDArray[np.integer]  # [R], min(drafted, tokens left - 1, context left)
-    confidence_logits: FloatArray  # [R, G], of the block to be verified
+    confidence_logits: FloatArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
     temperatures: FloatArray  # [G], calibration of each position
     previous_confidence_logits: FloatArray | None = None  # [R, G], of the block before
     previous_valid: NDArray[np.bool_] | None = None  # [R], is there a block before
@@ -35,6 +35,10 @@ class Policy(Protocol):
     @property
     def drafts(self) -> bool:
         """Does it need a drafter at all."""
+
+    @property
+    def reads_confidence(self) -> bool:
+        """Does it look at confidence logits; else a round need not wait for them."""
 
     def steps(self, gamma: int) -> int:
         """Tokens of a block of `gamma` that have to be drafted."""
@@ -57,6 +61,7 @@ class NoDraft:
     """Plain decoding."""
 
     drafts: ClassVar[bool] = False
+    reads_confidence: ClassVar[bool] = False
 
     def steps(self, gamma: int) -> int:
         return 0
@@ -71,6 +76,7 @@ class Fixed:
 
     length: int
     drafts: ClassVar[bool] = True
+    reads_confidence: ClassVar[bool] = False
 
     def steps(self, gamma: int) -> int:
         return self.length
@@ -85,6 +91,7 @@ class Threshold:
 
     threshold: float
     drafts: ClassVar[bool] = True
+    reads_confidence: ClassVar[bool] = True
 
     def steps(self, gamma: int) -> int:
         return gamma
@@ -100,6 +107,7 @@ class ThresholdPosition:
 
     threshold: float
     drafts: ClassVar[bool] = True
+    reads_confidence: ClassVar[bool] = True
 
     def steps(self, gamma: int) -> int:
         return gamma

@@ -31,19 +31,20 @@ class AttentionPiece:
 
 
 def plan_attention(
-    layout: AttentionLayout, *, heads_per_kv: int, device: torch.device, dtype: torch.dtype
+    layout: AttentionLayout, *, num_tokens: int, heads_per_kv: int, device: torch.device, dtype: torch.dtype
 ) -> list[AttentionPiece]:
-    """Pieces that cover the batch. Reads the layout on the host."""
+    """Pieces that cover a batch of `num_tokens`, padding behind its queries included. Reads the layout on the host."""
     if layout.kv_rows is not None:
-        return plan_attention(_compacted(layout, layout.kv_rows), heads_per_kv=heads_per_kv, device=device, dtype=dtype)
+        layout = _compacted(layout, layout.kv_rows)
     starts = layout.query_starts.cpu().numpy().astype(np.int64)
     kv_lens = layout.kv_lens.cpu().numpy().astype(np.int64)
     tables = layout.block_tables.cpu().numpy().astype(np.int64)
     query_lens = np.diff(starts)
-    total = int(starts[-1])
     pieces = []
     for members in _grouped(query_lens, kv_lens):
-        pieces.append(_piece(members, starts, query_lens, kv_lens, tables, layout, total, heads_per_kv, device, dtype))
+        pieces.append(
+            _piece(members, starts, query_lens, kv_lens, tables, layout, num_tokens, heads_per_kv, device, dtype)
+        )
     return pieces
 
 
@@ -83,7 +84,7 @@ def _piece(
     kv_lens: np.ndarray,
     tables: np.ndarray,
     layout: AttentionLayout,
-    total: int,
+    num_tokens: int,
     heads_per_kv: int,
     device: torch.device,
     dtype: torch.dtype,
@@ -122,7 +123,7 @@ def _piece(
         kv_rows=slice(int(kv_rows[0, 0]), int(kv_rows[0, -1]) + 1) if consecutive else index(kv_rows),
         mask=None if mask is None else torch.from_numpy(mask)[:, None].to(device=device, dtype=dtype),
         kept=None if is_query.all() else index(np.flatnonzero(is_query)),
-        output_rows=None if in_order and covered.size == total else in_order_rows if in_order else index(covered),
+        output_rows=None if in_order and covered.size == num_tokens else in_order_rows if in_order else index(covered),
     )
 
 

@@ -12,7 +12,7 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: Attenti
     """q [T, Hq, D]; k_cache, v_cache [N, Hkv, D] -> [T, Hq, D]. What a query sees: `AttentionLayout`."""
     if layout.plan is None:
         shared = q.shape[1] // k_cache.shape[1]
-        layout.plan = plan_attention(layout, heads_per_kv=shared, device=q.device, dtype=q.dtype)
+        layout.plan = plan_attention(layout, num_tokens=q.shape[0], heads_per_kv=shared, device=q.device, dtype=q.dtype)
     pieces: list[AttentionPiece] = layout.plan  # type: ignore[assignment]
     if len(pieces) == 1 and pieces[0].output_rows is None:
         return _attend(q, k_cache, v_cache, pieces[0], scale)

@@ -49,6 +49,7 @@ class ReadsHistory:
     """All of a block, or nothing if the block before was not sure of its third position."""
 
     drafts = True
+    reads_confidence = True
 
     def steps(self, gamma: int) -> int:
         return gamma

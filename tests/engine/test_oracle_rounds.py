@@ -31,6 +31,8 @@ from dspark.engine.config import EngineConfig
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = ("dspark_vanilla", "dspark_rnn", "dspark_sliding")
 GAMMA = 7
+# On a GPU, runs that are watched are eager; the others replay graphs.
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 TOLERANCE = {"rtol": 0.0, "atol": 1e-4}
 # Room for the authors' extra last round, so that no limit trims the rounds that are compared.
 BEYOND = 3 * (GAMMA + 1)
@@ -56,16 +58,25 @@ class EndToken:
         raise AssertionError("nothing here needs the text")
 
 
-def make_engine(name: str, *, policy: str = "fixed:7", stop_token: int | None = None, concurrency: int = 1) -> Engine:
+def make_engine(
+    name: str,
+    device: str,
+    *,
+    policy: str = "fixed:7",
+    stop_token: int | None = None,
+    concurrency: int = 1,
+    graphs: bool = True,
+) -> Engine:
     folder = FIXTURES / name
     config = EngineConfig(
         target=str(folder / "target"),
         drafter=str(folder / "draft"),
-        device="cpu",
+        device=device,
         dtype="float32",
         policy=policy,
         concurrency=concurrency,
         page_size=4,
+        graphs=graphs,
     )
     return Engine(config, detokenizer=None if stop_token is None else EndToken(stop_token))
 
@@ -76,8 +87,8 @@ def run(engine: Engine, prompt: list[int], max_tokens: int) -> Completion:
 
 
 @cache
-def recorded(name: str, prompt_index: int, policy: str = "fixed:7") -> tuple[Completion, list[Round]]:
-    engine = make_engine(name, policy=policy)
+def recorded(name: str, prompt_index: int, device: str, policy: str = "fixed:7") -> tuple[Completion, list[Round]]:
+    engine = make_engine(name, device, policy=policy, graphs=False)
     recorder = RoundRecorder(engine)
     prompt = expected(name)["prompts"][prompt_index]["prompt_ids"]
     completion = run(engine, prompt, expected(name)["max_new_tokens"] + BEYOND)
@@ -116,11 +127,12 @@ def summary_of(rounds_of_prompts: list[list[Round]], counts: list[int]) -> dict[
     }
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("prompt_index", range(4))
-def test_rounds(name: str, prompt_index: int) -> None:
+def test_rounds(device: str, name: str, prompt_index: int) -> None:
     theirs = expected(name)["prompts"][prompt_index]
-    completion, rounds = recorded(name, prompt_index)
+    completion, rounds = recorded(name, prompt_index, device)
     assert completion.token_ids[: len(theirs["greedy_ids"])] == theirs["greedy_ids"]
     assert len(rounds) > len(theirs["rounds"])
     for j, their_round in enumerate(theirs["rounds"]):
@@ -130,12 +142,13 @@ def test_rounds(name: str, prompt_index: int) -> None:
             torch.testing.assert_close(probabilities, torch.tensor(their_round["confidence_probs"]), **TOLERANCE)
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("prompt_index", range(4))
-def test_tensors(name: str, prompt_index: int) -> None:
+def test_tensors(device: str, name: str, prompt_index: int) -> None:
     tensors = expected_tensors(name)
     prompt_length = len(expected(name)["prompts"][prompt_index]["prompt_ids"])
-    rounds = recorded(name, prompt_index)[1]
+    rounds = recorded(name, prompt_index, device)[1]
     torch.testing.assert_close(
         rounds[0].context_features[:prompt_length], tensors[f"p{prompt_index}.prompt_features"], **TOLERANCE
     )
@@ -157,11 +170,12 @@ def test_tensors(name: str, prompt_index: int) -> None:
     assert compared >= 4 * len(expected(name)["prompts"][prompt_index]["rounds"])
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
-def test_metric_summary(name: str) -> None:
+def test_metric_summary(device: str, name: str) -> None:
     theirs = expected(name)
     counts = [len(prompt["rounds"]) for prompt in theirs["prompts"]]
-    rounds = [recorded(name, i)[1] for i in range(len(counts))]
+    rounds = [recorded(name, i, device)[1] for i in range(len(counts))]
     found = summary_of(rounds, counts)
     assert found == theirs["metric_summary"]
     row = theirs["metrics_row"]
@@ -171,15 +185,16 @@ def test_metric_summary(name: str) -> None:
     assert histogram == theirs["accepted_histogram"]
 
 
+@DEVICES
 @pytest.mark.parametrize(
     ("name", "run_index"), [(n, i) for n in NAMES for i in range(3) if i < len(expected(n)["threshold_runs"])]
 )
-def test_threshold_runs(name: str, run_index: int) -> None:
+def test_threshold_runs(device: str, name: str, run_index: int) -> None:
     theirs = expected(name)["threshold_runs"][run_index]
     policy = f"threshold-position:{theirs['confidence_threshold']}"
     all_rounds = []
     for prompt in theirs["prompts"]:
-        rounds = recorded(name, prompt["prompt_index"], policy)[1]
+        rounds = recorded(name, prompt["prompt_index"], device, policy)[1]
         for j, their_round in enumerate(prompt["rounds"]):
             assert len(rounds[j].verified_ids) - 1 == their_round["draft_token_count"]
             check_round(rounds[j], rounds[j + 1], their_round)
@@ -190,13 +205,14 @@ def test_threshold_runs(name: str, run_index: int) -> None:
     assert found == theirs["metric_summary"]
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case_index", range(5))
-def test_stop_cases(name: str, case_index: int) -> None:
+def test_stop_cases(device: str, name: str, case_index: int) -> None:
     theirs = expected(name)["stop_cases"][case_index]
     prompt = expected(name)["prompts"][theirs["prompt_index"]]["prompt_ids"]
     [stop_token] = theirs["stop_token_ids"]
-    completion = run(make_engine(name, stop_token=stop_token), prompt, expected(name)["max_new_tokens"])
+    completion = run(make_engine(name, device, stop_token=stop_token), prompt, expected(name)["max_new_tokens"])
     counts, their_run = completion.counts, theirs["run"]
     assert completion.finish_reason == "stop"
     assert completion.token_ids == their_run["generated"]
@@ -225,12 +241,13 @@ def limited(rounds: list[dict[str, Any]], prompt_length: int, max_tokens: int) -
     return result
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("max_tokens", [1, 2, 9, 48])
 @pytest.mark.parametrize("prompt_index", range(4))
-def test_limited_runs(name: str, max_tokens: int, prompt_index: int) -> None:
+def test_limited_runs(device: str, name: str, max_tokens: int, prompt_index: int) -> None:
     prompt = expected(name)["prompts"][prompt_index]
-    completion = run(make_engine(name), prompt["prompt_ids"], max_tokens)
+    completion = run(make_engine(name, device), prompt["prompt_ids"], max_tokens)
     counts = completion.counts
     assert completion.finish_reason == "length"
     assert completion.token_ids == prompt["greedy_ids"][:max_tokens]
@@ -244,27 +261,29 @@ def test_limited_runs(name: str, max_tokens: int, prompt_index: int) -> None:
     assert list(counts.acceptance_histogram) == list(histogram)
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("run_index", range(3))
-def test_max_new_tokens_runs(name: str, run_index: int) -> None:
+def test_max_new_tokens_runs(device: str, name: str, run_index: int) -> None:
     theirs = expected(name)["max_new_tokens_runs"][run_index]
     prompt = expected(name)["prompts"][theirs["prompt_index"]]
-    completion = run(make_engine(name), prompt["prompt_ids"], theirs["max_new_tokens"])
+    completion = run(make_engine(name, device), prompt["prompt_ids"], theirs["max_new_tokens"])
     assert completion.token_ids == theirs["run"]["generated"]
     their_rounds = [{"start": s, "accepted": a} for s, a in zip(theirs["starts"], theirs["accepted"], strict=True)]
     rounds = limited(their_rounds, len(prompt["prompt_ids"]), theirs["max_new_tokens"])
     assert completion.counts.rounds == len(rounds)
     # Their numbers are those of the same rounds before a limit trims them.
-    untrimmed = recorded(name, theirs["prompt_index"])[1]
+    untrimmed = recorded(name, theirs["prompt_index"], device)[1]
     assert [r.start for r in untrimmed[: len(their_rounds)]] == theirs["starts"]
     starts = [r.start for r in untrimmed[: len(their_rounds) + 1]]
     assert (np.diff(starts) - 1).tolist() == theirs["accepted"] == theirs["run"]["accepted_draft_lengths"]
 
 
+@DEVICES
 @pytest.mark.parametrize("name", NAMES)
-def test_all_prompts_at_once(name: str) -> None:
+def test_all_prompts_at_once(device: str, name: str) -> None:
     prompts = expected(name)["prompts"]
-    engine = make_engine(name, concurrency=4)
+    engine = make_engine(name, device, concurrency=4)
     sampling = SamplingParams(max_tokens=expected(name)["max_new_tokens"])
     completions = list(engine.generate([Request(p["index"], p["prompt_ids"], sampling) for p in prompts]))
     for completion in completions:

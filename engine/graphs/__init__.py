@@ -1,0 +1,1 @@
+"""The device side of a round as CUDA graphs over static memory, one a size of batch."""

@@ -1,0 +1,102 @@
+"""Graphs of a whole draft block, backbone, Markov walk and confidence, one a bucket of requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets
+from dspark.engine.graphs.capture import GraphCapture, Replay
+from dspark.engine.graphs.static_memory import StaticMemory
+from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.kernels import DRAFT, SAMPLE, AttentionLayout, NoiseKeys, prepare_batch
+
+if TYPE_CHECKING:
+    from dspark.engine.engine import Engine
+    from dspark.engine.models.drafter import Drafter
+
+
+class DraftGraphs:
+    """From the host's round to drafted tokens, their logits and their confidence."""
+
+    def __init__(self, engine: Engine, drafter: Drafter, memory: StaticMemory, capture: GraphCapture) -> None:
+        self._engine = engine
+        self._drafter = drafter
+        self._memory = memory
+        self._capture = capture
+        self.buckets: Buckets = request_buckets(memory.sizes.concurrency)
+        self._longest = memory.sizes.max_pages * engine.page_size
+        self._graphs: dict[tuple[int, int, bool], Replay] = {}
+
+    def prepare(self, num_requests: int, context: int, *, sampled: bool) -> None:
+        """Capture the graph that such a batch runs in, unless there is one."""
+        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled)
+
+    def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
+        """Draft for `num_requests`, of which the longest sees `context` rows; the output is static memory."""
+        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled)()
+        output = self._output(num_requests)
+        if not sampled:
+            # Every token was certain, and nobody corrected the logits.
+            output.logits = None
+        return output
+
+    def _graph(self, bucket: int, context: int, sampled: bool) -> Replay:
+        graph = self._graphs.get((bucket, context, sampled))
+        if graph is None:
+            name = f"{'sampled' if sampled else 'greedy'} drafting for {bucket} requests, context {context}"
+            graph = self._capture.capture(lambda: self._run(bucket, context, sampled), name=name)
+            self._graphs[bucket, context, sampled] = graph
+        return graph
+
+    def _run(self, bucket: int, context: int, sampled: bool) -> None:
+        memory, drafter, page_size = self._memory, self._drafter, self._engine.page_size
+        width = drafter.block_size
+        inputs = memory.draft_inputs.prefix(bucket, bucket * width)
+        prepare_batch(
+            memory.draft_round,
+            memory.tables,
+            None,
+            page_size=page_size,
+            out=inputs,
+            block_size=width,
+            mask_token_id=drafter.mask_token_id,
+        )
+        noise = None
+        if sampled:
+            coupled = self._engine.config.acceptance == "coupled"
+            noise = NoiseKeys(
+                seeds=inputs.seeds,
+                positions=inputs.starts,
+                generations=inputs.generations,
+                purpose=SAMPLE if coupled else DRAFT,
+            )
+        block = DraftBlock(
+            anchors=inputs.anchors,
+            starts=inputs.starts,
+            slots=inputs.cache_rows,
+            attention=AttentionLayout(
+                block_tables=inputs.block_tables,
+                query_starts=inputs.query_starts,
+                kv_lens=inputs.kv_lens,
+                page_size=page_size,
+                max_query_len=width,
+                max_kv_len=context,
+                causal=False,
+            ),
+            noise=noise,
+            temperature=inputs.temperature,
+            steps=memory.sizes.steps,
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+        )
+        assert self._engine.draft_cache is not None, "an engine that drafts has a draft cache"
+        drafter.draft(block, self._engine.draft_cache, out=self._output(bucket))
+
+    def _output(self, num_requests: int) -> DraftOutput:
+        memory = self._memory
+        assert memory.drafts is not None
+        return DraftOutput(
+            tokens=memory.drafts[:num_requests],
+            logits=memory.draft_logits[:num_requests],
+            confidence_logits=memory.confidence_logits[:num_requests],
+        )

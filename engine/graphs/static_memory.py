@@ -1,0 +1,59 @@
+"""Memory that every graph of an engine reads and writes: it stays where it is for as long as the engine lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dspark.kernels import BatchInputs, RoundField
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSizes:
+    """The largest batches that an engine's graphs hold."""
+
+    concurrency: int  # S
+    steps: int  # drafted tokens a request, 0 without a drafter
+    block_size: int  # G, 0 without a drafter
+    vocab_size: int
+    max_pages: int  # M, of one request
+
+    @property
+    def max_tokens(self) -> int:
+        return self.concurrency * (1 + self.steps)
+
+    def report(self) -> dict[str, int]:
+        """Bytes by name, before anything is allocated."""
+        rows = self.concurrency * self.steps
+        inputs = 2 * self.concurrency * (4 * self.max_pages + 80) + 24 * (self.max_tokens + rows)
+        return {
+            "target logits": 4 * self.max_tokens * self.vocab_size,
+            "draft logits (q)": 4 * rows * self.vocab_size,
+            "graph inputs": inputs + 8 * self.concurrency * (self.max_pages + 2 * len(RoundField) + self.steps + 2),
+        }
+
+
+class StaticMemory:
+    """Inputs, of which graphs read prefixes, and outputs, which lie outside the graphs' pool."""
+
+    def __init__(self, sizes: GraphSizes, device: torch.device) -> None:
+        self.sizes = sizes
+        requests, steps = sizes.concurrency, sizes.steps
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.tables = zeros(requests, sizes.max_pages)  # [S, M], pages of each slot
+        self.target_round = zeros(1 + requests, len(RoundField))  # what the host says before verification
+        self.draft_round = zeros(1 + requests, len(RoundField))  # and before drafting
+        self.target_inputs = BatchInputs.zeros(requests, sizes.max_tokens, max_pages=sizes.max_pages, device=device)
+        self.logits = zeros(sizes.max_tokens, sizes.vocab_size, dtype=torch.float32)  # [T, V]
+        # [S, 2 + steps]: accepted, the token behind them, the drafted tokens. One copy brings a round to the host.
+        self.result = zeros(requests, 2 + steps)
+        self.drafts = self.result[:, 2:] if steps else None  # [S, steps]
+        if steps:
+            draft_tokens = requests * sizes.block_size
+            self.draft_inputs = BatchInputs.zeros(requests, draft_tokens, max_pages=sizes.max_pages, device=device)
+            self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)  # [S, steps, V], the q
+            self.confidence_logits = zeros(requests, steps, dtype=torch.float32)  # [S, steps]

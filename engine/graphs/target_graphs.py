@@ -1,0 +1,134 @@
+"""Graphs of the target's forward, one a bucket of packed tokens, and of the verification behind it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from dspark.engine.batch import PackedBatch
+from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets, token_buckets
+from dspark.engine.graphs.capture import GraphCapture, Replay
+from dspark.engine.graphs.static_memory import StaticMemory
+from dspark.kernels import AttentionLayout, SamplingRows, prepare_batch, verify
+
+if TYPE_CHECKING:
+    from dspark.engine.engine import Engine
+
+
+class Sampling(Enum):
+    """What the host knows of a batch's rows, from the cheapest verification to the dearest."""
+
+    GREEDY = "greedy"  # all rows
+    SAMPLED = "sampled"  # some row
+    TRUNCATED = "truncated"  # some row has top-k or top-p
+
+
+class TargetGraphs:
+    """From the host's round to logits [T, V], with K and V of target and drafter written on the way."""
+
+    def __init__(self, engine: Engine, memory: StaticMemory, capture: GraphCapture) -> None:
+        self._engine = engine
+        self._memory = memory
+        self._capture = capture
+        self.buckets: Buckets = token_buckets(memory.sizes.concurrency, memory.sizes.steps)
+        self._requests: Buckets = request_buckets(memory.sizes.concurrency)
+        self._longest = memory.sizes.max_pages * engine.page_size
+        self._graphs: dict[tuple[int, int], Replay] = {}
+
+    def prepare(self, num_tokens: int, context: int) -> None:
+        """Capture the graph that such a batch runs in, unless there is one."""
+        self._graph(self.buckets.bucket_for(num_tokens), context_bucket(context, self._longest))
+
+    def replay(self, num_tokens: int, context: int) -> int:
+        """Run a batch of `num_tokens` whose longest request sees `context` rows; returns its bucket."""
+        bucket = self.buckets.bucket_for(num_tokens)
+        self._graph(bucket, context_bucket(context, self._longest))()
+        return bucket
+
+    def _graph(self, bucket: int, context: int) -> Replay:
+        graph = self._graphs.get((bucket, context))
+        if graph is None:
+            name = f"the target at {bucket} tokens, context {context}"
+            graph = self._capture.capture(lambda: self._run(bucket, context), name=name)
+            self._graphs[bucket, context] = graph
+        return graph
+
+    def _run(self, bucket: int, context: int) -> None:
+        memory, page_size = self._memory, self._engine.page_size
+        # As many requests as could share so many tokens, and no fewer than verification's bucket looks at.
+        requests = self._requests.bucket_for(min(bucket, memory.sizes.concurrency))
+        inputs = memory.target_inputs.prefix(requests, bucket)
+        prepare_batch(memory.target_round, memory.tables, memory.drafts, page_size=page_size, out=inputs)
+        batch = PackedBatch(
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+            slots=inputs.cache_rows,
+            # Made anew for every graph: attention keeps its scratch memory in it.
+            attention=AttentionLayout(
+                block_tables=inputs.block_tables,
+                query_starts=inputs.query_starts,
+                kv_lens=inputs.kv_lens,
+                page_size=page_size,
+                max_query_len=1 + memory.sizes.steps,
+                max_kv_len=context,
+            ),
+        )
+        self._engine.target_step(batch, logits_out=memory.logits[:bucket])
+
+
+class VerificationGraphs:
+    """From logits and drafted tokens to what the round gives each request, one a bucket of requests.
+
+    Requests and not tokens: where a request's logits lie is a number on the device.
+    """
+
+    def __init__(self, engine: Engine, memory: StaticMemory, capture: GraphCapture) -> None:
+        self._acceptance = engine.config.acceptance
+        self._memory = memory
+        self._capture = capture
+        self.buckets: Buckets = request_buckets(memory.sizes.concurrency)
+        self._graphs: dict[tuple[int, Sampling], Replay] = {}
+
+    def prepare(self, num_requests: int, sampling: Sampling) -> None:
+        """Capture the graph that such a batch runs in, unless there is one."""
+        self._graph(self.buckets.bucket_for(num_requests), sampling)
+
+    def replay(self, num_requests: int, sampling: Sampling) -> None:
+        """Decide the first `num_requests` rows of the static result."""
+        self._graph(self.buckets.bucket_for(num_requests), sampling)()
+
+    def _graph(self, bucket: int, sampling: Sampling) -> Replay:
+        graph = self._graphs.get((bucket, sampling))
+        if graph is None:
+            name = f"{sampling.value} verification of {bucket} requests"
+            graph = self._capture.capture(lambda: self._run(bucket, sampling), name=name)
+            self._graphs[bucket, sampling] = graph
+        return graph
+
+    def _run(self, bucket: int, sampling: Sampling) -> None:
+        memory, steps = self._memory, self._memory.sizes.steps
+        inputs = memory.target_inputs.prefix(bucket, 0)
+        drafted = memory.drafts is not None
+        verdict = verify(
+            memory.logits,
+            query_starts=inputs.query_starts,
+            lengths=inputs.lengths,
+            draft_tokens=memory.drafts[:bucket] if memory.drafts is not None else None,
+            draft_logits=memory.draft_logits[:bucket] if drafted and sampling is not Sampling.GREEDY else None,
+            rows=SamplingRows(
+                temperature=inputs.temperature,
+                top_k=inputs.top_k,
+                top_p=inputs.top_p,
+                seeds=inputs.seeds,
+                all_greedy=sampling is Sampling.GREEDY,
+                any_truncated=sampling is Sampling.TRUNCATED,
+            ),
+            positions=inputs.starts,
+            generations=inputs.generations,
+            acceptance=self._acceptance,
+            max_length=steps,
+        )
+        result = memory.result[:bucket]
+        if drafted:
+            result[:, 0].copy_(verdict.accepted)
+        result[:, 1].copy_(verdict.next_token)

@@ -1,0 +1,112 @@
+"""Rounds as graph replays against eager rounds: the same texts and the same counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fixture_engine import SometimesNothing, prompts, reference, texts
+from graph_engine import graph_device, make_pair_engine
+
+from dspark.engine import Completion, Engine, Request, SamplingParams
+
+__all__ = ["graph_device"]
+
+NAMES = ("dspark_vanilla", "dspark_rnn", "dspark_sliding")
+POLICIES = {
+    "none": "none",
+    "fixed": "fixed:7",
+    "short": "fixed:2",
+    "threshold": "threshold:0.3",
+    "sometimes": SometimesNothing(),
+}
+
+
+def run(engine: Engine, *, copies: int = 1, **sampling: Any) -> list[Completion]:
+    """Completions of the fixture prompts, in order; rows of unequal length finish at different times."""
+    settings = {"max_tokens": 40} | sampling
+    rows = [
+        Request(index, prompt, SamplingParams(**settings))
+        for index, prompt in enumerate(prompt for _ in range(copies) for prompt in prompts())
+    ]
+    done = sorted(engine.generate(rows), key=lambda completion: completion.index)
+    assert not [c.error for c in done if c.error]
+    return done
+
+
+@pytest.mark.parametrize("concurrency", [1, 5, 16])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy(graph_device: str, name: str, policy: str, concurrency: int) -> None:
+    engine = make_pair_engine(name, graph_device, graphs=True, policy=POLICIES[policy], concurrency=concurrency)
+    done = run(engine)
+    assert [completion.token_ids for completion in done] == reference(name)
+    if graph_device == "cpu":
+        eager = make_pair_engine(name, "cpu", graphs=False, policy=POLICIES[policy], concurrency=concurrency)
+        assert [completion.counts for completion in done] == [completion.counts for completion in run(eager)]
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "coupled"])
+@pytest.mark.parametrize("truncated", [False, True], ids=["plain", "truncated"])
+def test_sampled(graph_device: str, acceptance: str, truncated: bool) -> None:
+    settings: dict[str, Any] = {"temperature": 0.8} | ({"top_k": 20, "top_p": 0.9} if truncated else {})
+    pair = [
+        make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=6, acceptance=acceptance)
+        for graphs in (True, False)
+    ]
+    mine, eager = (run(engine, **settings) for engine in pair)
+    assert [c.token_ids for c in mine] == [c.token_ids for c in eager]
+    assert [c.counts for c in mine] == [c.counts for c in eager]
+
+
+def test_greedy_and_sampled_rows_together(graph_device: str) -> None:
+    results = []
+    for graphs in (True, False):
+        engine = make_pair_engine("dspark_vanilla", graph_device, graphs=graphs, concurrency=5)
+        rows = [
+            Request(i, prompt, SamplingParams(max_tokens=30, temperature=(0.0, 0.7, 1.3)[i % 3], top_k=i % 2 * 30))
+            for i, prompt in enumerate(prompts())
+        ]
+        results.append(texts(engine.generate(rows)))
+    assert results[0] == results[1]
+
+
+def test_preemption(graph_device: str) -> None:
+    engine = make_pair_engine(
+        "dspark_rnn", graph_device, graphs=True, concurrency=6, kv_cache_tokens=120, max_context=100
+    )
+    assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
+    assert engine.stats.preemptions > 0
+
+
+def test_every_run_replays_the_same_graphs(graph_device: str) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4)
+    assert engine.graphs is not None
+    run(engine)
+    captured = engine.graphs.num_captured
+    assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
+    assert engine.graphs.num_captured == captured
+
+
+def test_closed_halfway(graph_device: str) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4)
+    rows = [Request(i, prompt, SamplingParams(max_tokens=40)) for i, prompt in enumerate(prompts())]
+    running = engine.generate(rows)
+    next(running)
+    running.close()
+    assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
+
+
+def test_memory_report(graph_device: str) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4)
+    report = engine.memory_report()
+    assert report["target logits"] == 4 * 8 * 256 * 4
+    assert report["draft logits (q)"] == 4 * 7 * 256 * 4
+    assert all(size >= 0 for size in report.values())
+
+
+@pytest.mark.gpu
+def test_512_requests_at_once() -> None:
+    engine = make_pair_engine("dspark_rnn", "cuda", graphs=True, concurrency=512)
+    done = run(engine, copies=40)
+    assert [completion.token_ids for completion in done] == 40 * reference("dspark_rnn")

@@ -1,0 +1,79 @@
+"""Puts a batch of any shape before an engine's graphs, with no prompt behind it: what tests and benchmarks replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dspark.engine import Engine
+from dspark.engine.graphs.decode_graphs import DecodeGraphs
+from dspark.engine.graphs.target_graphs import Sampling
+from dspark.engine.kv_pool import PagePool
+from dspark.kernels import RoundField
+
+
+@dataclass
+class StagedBatch:
+    """Requests in the first slots, their contexts random numbers in the caches."""
+
+    graphs: DecodeGraphs
+    gamma: int
+    starts: np.ndarray  # [R]
+    lengths: np.ndarray  # [R]
+
+    @classmethod
+    def on(
+        cls, engine: Engine, starts: np.ndarray, lengths: np.ndarray, *, temperature: float = 0.0, seed: int = 0
+    ) -> StagedBatch:
+        assert engine.graphs is not None
+        memory = engine.graphs.memory
+        rng = np.random.default_rng(seed)
+        num_requests = len(starts)
+        rows = np.zeros((1 + num_requests, len(RoundField)), dtype=np.int64)
+        rows[0, 0] = num_requests
+        body = rows[1:]
+        body[:, RoundField.SLOT] = np.arange(num_requests)
+        body[:, RoundField.START] = starts
+        body[:, RoundField.LENGTH] = lengths
+        body[:, RoundField.ANCHOR] = rng.integers(3, engine.target.config.vocab_size - 3, num_requests)
+        body[:, RoundField.GENERATION] = 1
+        body[:, RoundField.TEMPERATURE] = np.float32(temperature).view(np.int32)
+        body[:, RoundField.TOP_P] = np.float32(1).view(np.int32)
+        body[:, RoundField.SEED] = rng.integers(0, 2**62, num_requests)
+        pool = PagePool(
+            engine.num_pages, engine.page_size, num_slots=num_requests, max_pages_per_slot=engine.pages_per_request
+        )
+        slots = np.arange(num_requests)
+        needed = pool.missing(slots, starts + 1 + max(engine.gamma, int(lengths.max())))
+        # Page by page through the requests, as growing texts take them: no request's pages lie behind one another.
+        for page in range(int(needed.max())):
+            pool.grow(slots, (needed > page).astype(np.int64))
+        memory.tables[:num_requests].copy_(torch.from_numpy(pool.tables))
+        for device_round in (memory.target_round, memory.draft_round):
+            device_round[: 1 + num_requests].copy_(torch.from_numpy(rows))
+        return cls(engine.graphs, engine.gamma, starts, lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.starts) + int(self.lengths.sum())
+
+    def target(self) -> None:
+        self.graphs.target.replay(self.num_tokens, int((self.starts + self.lengths).max()) + 1)
+
+    def verification(self, sampling: Sampling = Sampling.GREEDY) -> None:
+        self.graphs.verification.replay(len(self.starts), sampling)
+
+    def draft(self, *, sampled: bool = False) -> None:
+        assert self.graphs.drafts is not None
+        self.graphs.drafts.replay(len(self.starts), int(self.starts.max()) + self.gamma, sampled=sampled)
+
+
+def fill_caches(engine: Engine, *, seed: int = 0) -> None:
+    """Random K and V in every row but those of the padding page."""
+    generator = torch.Generator(engine.device).manual_seed(seed)
+    for cache in (engine.target_cache, engine.draft_cache):
+        if cache is not None:
+            for layer in (*cache.k_layers, *cache.v_layers):
+                layer[engine.page_size :].normal_(generator=generator)
