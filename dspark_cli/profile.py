@@ -57,6 +57,7 @@ def profile(
     drafter: options.Drafter = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    load_format: options.LoadFormat = "auto",
     workdir: options.Workdir = Path("dspark-out"),
     seed: Annotated[
         int,
@@ -81,9 +82,16 @@ def profile(
 
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    drafter = options.drafter_for(target, drafter)
+    derived = load_format == "dummy" and drafter is None
+    drafter = options.BUILTIN_DRAFTER if derived else options.drafter_for(target, drafter)
     engine_config = EngineConfig(
-        target=target, drafter=drafter, device=device, dtype=dtype, concurrency=concurrency, seed=seed
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        load_format=load_format,
+        concurrency=concurrency,
+        seed=seed,
     )
     settings = ProfileSettings(
         context_tokens=_whole_numbers(context_tokens),
@@ -91,7 +99,7 @@ def profile(
         repeats=repeats,
         seed=seed,
         target_name=target,
-        drafter_name=drafter,
+        drafter_name=f"a drafter shaped for {target}" if derived else drafter,
     )
     document, picture = workdir / "profile.json", workdir / "profile.png"
     _check_writable(workdir)
@@ -124,9 +132,12 @@ def _run(config: EngineConfig, settings: ProfileSettings, document: Path, sink: 
             from dspark.engine.models.resolve import resolve_target
             from dspark.engine.profiling.job import profile_engine
 
-            folder = resolve_target(config.target, progress=progress.step)
+            if config.load_format == "auto":
+                config = replace(config, target=str(resolve_target(config.target, progress=progress.step)))
             progress.step("Loading the models")
-            engine = Engine(replace(config, target=str(folder)))
+            engine = Engine(
+                config, progress=lambda graph, done, total: progress.step("Capturing CUDA graphs", done, total)
+            )
             return profile_engine(engine, settings, progress)
         except KeyboardInterrupt:
             kept = f"{document} is still the one before" if document.exists() else f"{document} was not written"

@@ -58,4 +58,5 @@ def _shape(config: ModelConfig) -> dict[str, Any]:
 
 
 def _known(fingerprint: str | int) -> str | None:
-    return None if fingerprint in ("in memory", "none") else str(fingerprint)
+    text = str(fingerprint)
+    return None if text in ("in memory", "none") or text.startswith("random weights") else text

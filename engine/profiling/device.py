@@ -45,7 +45,7 @@ def device_manifest(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        document["memory_bytes"] = properties.total_memory
+        document["device_memory_bytes"] = properties.total_memory
         document["multiprocessors"] = properties.multi_processor_count
     return document
 

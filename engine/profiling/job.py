@@ -14,6 +14,7 @@ from dspark.engine.jobs.manifest import manifest
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.profiling.device import device_manifest, device_state
 from dspark.engine.profiling.eager_timer import EagerTimer
+from dspark.engine.profiling.graph_timer import GraphTimer
 from dspark.engine.profiling.plan import Plan, Planner, Point
 from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample, StepTimer
@@ -60,7 +61,7 @@ def profile_engine(
     """
     max_tokens = _max_batch_tokens(engine, settings.max_batch_tokens)
     progress.step("Preparing requests to measure with")
-    timer = timer or EagerTimer(engine, max_batch_tokens=max_tokens, seed=settings.seed)
+    timer = timer or _timer(engine, max_tokens, settings.seed)
     rng = np.random.default_rng(settings.seed)
     planner = Planner(
         timer,
@@ -108,9 +109,17 @@ def profile_engine(
             "warm_ups": run.warm_ups,
             "steady_after_warm_up": steady,
             "clock": "wall" if measurements[0].device_s is None else "device events",
+            "memory_bytes": engine.memory_report(),
             "device_states": [state for state in states if state],
         },
     )
+
+
+def _timer(engine: Engine, max_batch_tokens: int, seed: int) -> StepTimer:
+    """What decoding with this engine would run."""
+    if engine.graphs is None:
+        return EagerTimer(engine, max_batch_tokens=max_batch_tokens, seed=seed)
+    return GraphTimer(engine, engine.graphs, max_batch_tokens=max_batch_tokens, seed=seed)
 
 
 class _Run:

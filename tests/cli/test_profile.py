@@ -39,7 +39,7 @@ def workplace(tmp_path, monkeypatch):
 
     profile_engine.answer = make_profile
     profile_engine.asked = asked
-    monkeypatch.setattr(dspark.engine, "Engine", lambda config: config, raising=False)
+    monkeypatch.setattr(dspark.engine, "Engine", lambda config, progress: config, raising=False)
     monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", lambda spec, progress: Path("folder"))
     monkeypatch.setattr(dspark.engine.profiling.job, "profile_engine", profile_engine)
     return profile_engine
@@ -93,6 +93,15 @@ def test_defaults_and_configuration_file(workplace):
     assert (filed.context_tokens, filed.repeats) == ((99,), 3)
     assert (plain.context_tokens, plain.repeats, plain.max_batch_tokens) == ((256, 1024, 4096), None, None)
     assert config.drafter == "smollm2-135m-dspark"
+
+
+def test_random_weights_need_no_checkpoint(workplace):
+    assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b"]) == 0
+    assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b", "--drafter", "none"]) == 0
+    (config, settings), (without, _) = workplace.asked
+    assert (config.target, config.drafter, config.load_format) == ("qwen3-4b", "smollm2-135m-dspark", "dummy")
+    assert settings.drafter_name == "a drafter shaped for qwen3-4b"
+    assert without.drafter == "none"
 
 
 def test_measuring_again_replaces_and_quiet_is_quiet(workplace, capsys):

@@ -8,8 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from fixture_engine import make_engine
+from fixture_engine import FIXTURES, make_engine
+from graph_engine import graph_device, make_pair_engine
 
+from dspark.engine import Engine, EngineConfig
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.profiling.eager_timer import EagerTimer
@@ -18,6 +20,8 @@ from dspark.engine.profiling.plan import Planner, token_ladder
 from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample
 from dspark.profiles import check_conditions, load_profile, profile_to_dict, save_profile
+
+__all__ = ["graph_device"]
 
 
 class Watcher:
@@ -217,6 +221,41 @@ def test_without_a_drafter():
     assert profile.conditions.drafter is None
     assert profile.curve.target.buckets.tolist() == [1, 2, 3]
     assert profile.curve.round_time_s(3) > profile.curve.step_time_s(3)
+
+
+def test_random_weights_have_a_shape_and_no_fingerprint():
+    folder = str(FIXTURES / "dspark_rnn" / "target")
+    config = EngineConfig(target=folder, device="cpu", dtype="float32", load_format="dummy", concurrency=2)
+    conditions = engine_conditions(Engine(config), runner="eager")
+    assert conditions.drafter is not None
+    assert conditions.target.fingerprint is conditions.drafter.fingerprint is None
+    real = engine_conditions(make_engine("dspark_rnn", concurrency=2), runner="eager")
+    assert real.target.fingerprint
+    assert real.target.shape == conditions.target.shape
+
+
+def test_replays_of_graphs(graph_device):
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4)
+    assert engine.graphs is not None
+    profile = profile_engine(engine, ProfileSettings(context_tokens=(16, 48), repeats=2), Watcher())
+    curve = profile.curve
+    assert profile.conditions.runner == "graphs"
+    assert curve.target.buckets.tolist() == list(engine.graphs.target.buckets.sizes)
+    assert curve.draft is not None
+    for stairs in (curve.draft, curve.verify_greedy, curve.verify_sampled):
+        assert stairs.buckets.tolist() == list(engine.graphs.verification.buckets.sizes)
+    timed_by_device = [m.device_s is not None for m in profile.measurements]
+    assert all(timed_by_device) if graph_device == "cuda" else not any(timed_by_device)
+    if graph_device == "cuda":
+        state = profile.manifest["device_states"][0]
+        assert state["sm_clock_mhz"] > 0
+        assert all(w >= d for m in profile.measurements for w, d in zip(m.wall_s, m.device_s or (), strict=True))
+
+
+def test_graphs_are_measured_up_to_the_bucket_that_holds_the_most_tokens(graph_device):
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4)
+    settings = ProfileSettings(context_tokens=(16,), repeats=1, max_batch_tokens=13)
+    assert profile_engine(engine, settings, Watcher()).curve.target.buckets.tolist() == [1, 2, 4, 8, 16]
 
 
 def test_the_timer_runs_what_it_says(engine):
