@@ -47,7 +47,7 @@ def profile(
         int | None,
         typer.Option(
             min=1,
-            help="Samples of each point. Default: as many as fit into a minute, 3 to 20.",
+            help="Samples of each point. Default: as many as fit into a minute, 5 to 20.",
             show_default=False,
             rich_help_panel=MEASURING,
         ),

@@ -27,7 +27,8 @@ def draw_step_time(axes: Axes, staircase: Staircase, *, label: str, color: str =
     axes.fill_between(edges, low, high, step="post", color=color, alpha=0.25, linewidth=0)
     time_ms = staircase.time_s * 1e3
     axes.stairs(time_ms, edges, baseline=None, color=color, label=label, linestyle=linestyle, linewidth=1.5)
-    axes.set(xlabel=f"batch ({staircase.unit})", ylabel="time (ms)", xlim=(0, edges[-1]), ylim=(0, None))
+    axes.set(xlabel=f"batch ({staircase.unit})", ylabel="time (ms)", xlim=(0, edges[-1]))
+    _scale_to_stairs(axes)
 
 
 def draw_steps_per_s(
@@ -41,7 +42,8 @@ def draw_steps_per_s(
         axes.fill_between(edges, _held(low), _held(high), step="post", color=color, alpha=0.25, linewidth=0)
     speed = curve.steps_per_s(stairs.buckets, scope=scope)
     axes.stairs(speed, edges, baseline=None, color=color, label=label, linestyle=linestyle, linewidth=1.5)
-    axes.set(xlabel="batch (tokens)", ylabel="steps a second, SPS(B)", xlim=(0, edges[-1]), ylim=(0, None))
+    axes.set(xlabel="batch (tokens)", ylabel="steps a second, SPS(B)", xlim=(0, edges[-1]))
+    _scale_to_stairs(axes)
 
 
 def save_plot(profile: Profile, path: Path) -> None:
@@ -73,6 +75,14 @@ def save_plot(profile: Profile, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, format="png")
+
+
+def _scale_to_stairs(axes: Axes) -> None:
+    """From 0 to a little above every staircase; a band that disturbed repeats have blown up is cut off."""
+    from matplotlib.patches import StepPatch
+
+    stairs = [patch.get_data()[0] for patch in axes.patches if isinstance(patch, StepPatch)]
+    axes.set_ylim(0, 1.3 * float(np.max(np.concatenate(stairs))))
 
 
 def _edges(staircase: Staircase) -> FloatArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dspark.engine.errors import UsageError
 
 DEFAULT_CONTEXTS = (256, 1024, 4096)
-FEWEST_REPEATS, MOST_REPEATS = 3, 20
+FEWEST_REPEATS, MOST_REPEATS = 5, 20
 REPEATS_BUDGET_S = 60.0
 
 
@@ -16,7 +16,7 @@ class ProfileSettings:
     """What is measured, and how often.
 
     `None` means "choose": as many tokens as the engine's concurrency allows; as many repeats as fit into a minute, from
-    3 to 20.
+    5 to 20.
     """
 
     context_tokens: tuple[int, ...] = DEFAULT_CONTEXTS  # the first is the reference

@@ -8,6 +8,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dspark.profiles import Staircase
 from dspark.profiles.plots import draw_step_time, draw_steps_per_s, save_plot
 
 
@@ -39,6 +40,14 @@ def test_the_band_lies_around_the_stairs(axes, profile):
     index = stairs.buckets.tolist().index(16)
     assert min(abs(y - stairs.p20_s[index] * 1e3) for y in at) < 1e-9
     assert min(abs(y - stairs.p80_s[index] * 1e3) for y in at) < 1e-9
+
+
+def test_a_disturbed_repeat_does_not_flatten_the_stairs(axes, profile):
+    stairs = profile.curve.target
+    disturbed = Staircase.from_dict(stairs.to_dict() | {"p80_s": (100 * stairs.time_s).tolist()})
+    draw_step_time(axes, stairs, label="one")
+    draw_step_time(axes, disturbed, label="other")
+    assert axes.get_ylim()[1] == pytest.approx(1.3e3 * stairs.time_s.max())
 
 
 def test_speed_is_the_reciprocal(axes, profile):
