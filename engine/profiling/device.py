@@ -70,7 +70,7 @@ def _query(device: torch.device, names: list[str]) -> list[str | None]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=True)
         answers = [answer.strip() for answer in done.stdout.splitlines()[0].split(",")] if done.stdout else []
         if len(answers) == len(names):
-            return [None if answer.startswith("[") else answer for answer in answers]
+            return [None if not answer or answer.startswith("[") else answer for answer in answers]
     return [None] * len(names)
 
 
