@@ -11,7 +11,8 @@ decode: .venv/.installed
 test: .venv/.installed-test build/typing/.linked
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not gpu"
+	# One thread a process and one process a core: threads of several processes would wait for each other.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" --numprocesses auto --dist loadfile
 
 .venv/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12")'

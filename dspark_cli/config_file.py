@@ -51,7 +51,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path given to --config.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", "Write lines like: max-tokens = 64") from None
+        raise UsageError(f"{path} is not TOML: {error}", "Write lines like `max-tokens = 64`.") from None
 
 
 def _options(command: Any) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def _as_argument(param: Any, key: str, value: Any, path: Path) -> Any:
     if param.is_flag:
         if isinstance(value, bool):
             return value
-        raise UsageError(f"`{key}` in {path} must be true or false")
+        raise UsageError(f"`{key}` in {path} is no boolean", "Write true or false, without quotes.")
     values = value if param.multiple and isinstance(value, list) else [value]
     if any(isinstance(entry, bool) or not isinstance(entry, str | int | float) for entry in values):
         kinds = "a string or a list of strings" if param.multiple else "a string or a number"
-        raise UsageError(f"`{key}` in {path} must be {kinds}")
+        raise UsageError(f"`{key}` in {path} has a value of the wrong kind", f"Write {kinds}.")
     texts = [str(entry) for entry in values]
     return texts if param.multiple else texts[0]

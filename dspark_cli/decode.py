@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspark.cli import options
-from dspark.cli.errors import ERROR_ROWS, Interrupted
-from dspark.engine.errors import RequestError, UsageError
+from dspark.cli.errors import ERROR_ROWS, Interrupted, flags_named
+from dspark.engine.errors import UsageError
+from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from dspark.cli.output import Sink
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
-    from dspark.engine.jobs.summary import DecodeSummary
-    from dspark.engine.requests import SamplingParams
 
 _EXAMPLE = "For example: dspark decode --input prompts.jsonl"
 
@@ -78,7 +79,7 @@ def decode(
             rich_help_panel=options.DECODING,
         ),
     ] = False,
-    target: options.Target = options.BUILTIN_TARGET,
+    target: options.Target = DEFAULT_TARGET,
     drafter: options.Drafter = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -104,61 +105,31 @@ def decode(
 
     Exit codes: 0 all rows fine, 1 failure, 2 usage, 3 finished with error rows, 130 interrupted (go on with --resume).
     """
-    from dspark.engine.config import EngineConfig
-    from dspark.engine.jobs.decode_job import DecodeJob, finished_summary
-    from dspark.engine.jobs.input_file import open_input
-    from dspark.engine.jobs.results import check_output, is_finished
-    from dspark.engine.scheduler.policies import parse_policy
-
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
+    # Before what takes time to import.
     if input_file is None:
         raise UsageError("decode needs --input, a JSONL file with one prompt a line", _EXAMPLE)
-    engine_config = EngineConfig(
-        target=target,
-        drafter=options.drafter_for(target, drafter),
-        device=device,
-        dtype=dtype,
-        policy=policy,
-        acceptance=acceptance,
-        concurrency=concurrency,
-        seed=seed,
-    )
-    # A misspelt policy need not wait for the models; a draft length must, for the drafter's own.
-    if policy is not None and not policy.startswith("fixed:"):
-        parse_policy(policy, sys.maxsize)
-    sampling = _sampling(
-        temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos
-    )
-    output = output or workdir / "decode.jsonl"
-    finished = resume and is_finished(output)
-    if not finished:
-        check_output(output, resume=resume, overwrite=overwrite)
-    job = DecodeJob(
-        input=open_input(input_file),
-        output=output,
-        metrics=metrics or workdir / "decode.metrics.json",
-        sampling=sampling,
-        all_turns=all_turns,
-        token_ids=token_ids,
-        resume=resume,
-        overwrite=overwrite,
-    )
-    if finished:
-        sink.note(f"{output} is finished: nothing is left to resume.")
-    summary = finished_summary(job) if finished else _run(job, engine_config, sink)
-    _render(summary, job, sink)
-    if summary.num_errors:
-        raise typer.Exit(ERROR_ROWS)
-
-
-def _sampling(
-    *, temperature: float, top_k: int, top_p: float, max_tokens: int, stop: list[str] | None, ignore_eos: bool
-) -> SamplingParams:
+    from dspark.engine.config import EngineConfig
+    from dspark.engine.jobs.decode_job import DecodeJob
+    from dspark.engine.jobs.input_file import open_input
+    from dspark.engine.jobs.results import check_document, check_output, is_finished, refuse_both
     from dspark.engine.requests import SamplingParams
+    from dspark.engine.scheduler.policies import parse_policy
 
-    try:
-        return SamplingParams(
+    refuse_both(resume=resume, overwrite=overwrite)
+    with flags_named(ctx):
+        engine_config = EngineConfig(
+            target=target,
+            drafter=drafter,
+            device=device,
+            dtype=dtype,
+            policy=policy,
+            acceptance=acceptance,
+            concurrency=concurrency,
+            seed=seed,
+        )
+        sampling = SamplingParams(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -166,27 +137,61 @@ def _sampling(
             stop=tuple(stop or ()),
             ignore_eos=ignore_eos,
         )
-    except RequestError as error:
-        raise UsageError(str(error), error.remedy) from None
+        if policy is not None:
+            # All that can be refused before a model is fetched; a draft length past the drafter's own cannot.
+            parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
+    output = output or workdir / "decode.jsonl"
+    metrics = metrics or workdir / "decode.metrics.json"
+    finished = resume and is_finished(output)
+    if not finished:
+        check_output(output, resume=resume, overwrite=overwrite)
+        check_document(metrics, flag="--metrics")
+    job = DecodeJob(
+        input=open_input(input_file),
+        output=output,
+        metrics=metrics,
+        sampling=sampling,
+        all_turns=all_turns,
+        token_ids=token_ids,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    totals = _run(ctx, job, engine_config, finished=finished)
+    if finished:
+        sink.note(f"{output} is finished: nothing is left to resume.")
+    _render(totals, job, sink)
+    if totals["finish_reasons"]["error"]:
+        raise typer.Exit(ERROR_ROWS)
 
 
-def _run(job: DecodeJob, config: EngineConfig, sink: Sink) -> DecodeSummary:
+def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: bool) -> Mapping[str, Any]:
+    """The totals of the whole output, which is decoded first unless it is finished."""
+    sink: Sink = ctx.obj
     with sink.progress() as progress:
         try:
             progress.step("Starting")
+            from dspark.engine.models.resolve import resolve_drafter, resolve_target
+
+            target = resolve_target(config.target, progress=progress.step)
+            name = NO_DRAFTER if config.policy == "none" else drafter_for(config.target, config.drafter)
+            drafter = resolve_drafter(name, progress=progress.step)
+            if finished:
+                from dspark.engine.jobs.finished import finished_summary, known_settings
+
+                return finished_summary(job, known_settings(config, target, drafter))
             from dspark.engine import Engine
             from dspark.engine.jobs.decode_job import decode_file
             from dspark.engine.jobs.tokenizer import Tokenizer
-            from dspark.engine.models.resolve import resolve_target
 
-            folder = resolve_target(config.target, progress=progress.step)
             progress.step("Loading the tokenizer")
-            tokenizer = Tokenizer.load(folder)
+            tokenizer = Tokenizer.load(target)
             progress.step("Loading the models")
-            engine = Engine(replace(config, target=str(folder)), detokenizer=tokenizer)
-            return decode_file(engine, tokenizer, job, progress)
+            folders = replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
+            with flags_named(ctx):
+                engine = Engine(folders, detokenizer=tokenizer)
+            return decode_file(engine, tokenizer, job, progress).to_dict()
         except KeyboardInterrupt:
-            raise Interrupted("Interrupted.", _how_to_go_on(job)) from None
+            raise Interrupted("interrupted", _how_to_go_on(job)) from None
 
 
 def _how_to_go_on(job: DecodeJob) -> str:
@@ -199,20 +204,19 @@ def _how_to_go_on(job: DecodeJob) -> str:
     return f"Rows done so far are in {partial}; the same command with {flag} goes on."
 
 
-def _render(summary: DecodeSummary, job: DecodeJob, sink: Sink) -> None:
-    document = {"command": "decode", "output": str(job.output), "metrics": str(job.metrics), **summary.to_dict()}
-    sink.document(document)
-    reasons = summary.finish_reasons
-    speed, length, rate = summary.tokens_per_s, summary.mean_acceptance_length, summary.draft_acceptance_rate
+def _render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink) -> None:
+    sink.document({"command": "decode", "output": str(job.output), "metrics": str(job.metrics), **totals})
+    reasons, spec = totals["finish_reasons"], totals["spec"]
+    speed, length, rate = totals["tokens_per_s"], spec["mean_acceptance_length"], spec["draft_acceptance_rate"]
     rows = [
-        ("rows", f"{summary.num_rows} ({reasons['stop']} stop, {reasons['length']} length, {reasons['error']} error)"),
-        ("tokens", f"{summary.completion_tokens:,} from {summary.prompt_tokens:,} prompt tokens"),
-        ("speed", f"{speed:,.1f} tok/s over {summary.decode_s:.1f} s" if speed else "-"),
+        ("rows", f"{totals['rows']} ({reasons['stop']} stop, {reasons['length']} length, {reasons['error']} error)"),
+        ("tokens", f"{totals['completion_tokens']:,} from {totals['prompt_tokens']:,} prompt tokens"),
+        ("speed", f"{speed:,.1f} tok/s over {totals['decode_s']:.1f} s" if speed else "-"),
         ("mean acceptance length", f"{length:.2f} tokens a round" if length else "-"),
         ("draft acceptance rate", f"{rate:.1%} of verified draft tokens" if rate is not None else "-"),
         ("output", str(job.output)),
         ("metrics", str(job.metrics)),
     ]
     sink.table("decode", rows)
-    if summary.num_errors:
-        sink.note(f"{summary.num_errors} of {summary.num_rows} rows could not be decoded: see their `error`.")
+    if reasons["error"]:
+        sink.note(f"{reasons['error']} of {totals['rows']} rows could not be decoded: see their `error`.")

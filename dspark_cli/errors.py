@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import typer
 
-from dspark.engine.errors import DsparkError, UsageError
+from dspark.engine.errors import DsparkError, RequestError, UsageError
 
 FAILURE, USAGE, ERROR_ROWS, INTERRUPTED = 1, 2, 3, 130
 
@@ -25,6 +27,17 @@ class Interrupted(DsparkError):
     """The user stopped a run; the remedy says what there is of it."""
 
 
+@contextmanager
+def flags_named(ctx: typer.Context) -> Iterator[None]:
+    """Have usage errors that begin with a parameter's name name the flag instead; its values are usage, not a row's."""
+    try:
+        yield
+    except (UsageError, RequestError) as error:
+        name, space, rest = str(error).partition(" ")
+        flags = {param.name: flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")}
+        raise UsageError(flags.get(name, name) + space + rest, error.remedy) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """How an exception is told to people (`trace` only where it is a fault of ours)."""
@@ -38,7 +51,8 @@ class Explanation:
 def explain(error: BaseException) -> Explanation:
     """The row of the table for `error`."""
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        return Explanation(str(error) or "Interrupted.", getattr(error, "remedy", ""), INTERRUPTED)
+        remedy = getattr(error, "remedy", "Run the same command again.")
+        return Explanation(str(error) or "interrupted", remedy, INTERRUPTED)
     if isinstance(error, UsageError):
         return Explanation(str(error), error.remedy, USAGE)
     if isinstance(error, DsparkError):
@@ -48,25 +62,25 @@ def explain(error: BaseException) -> Explanation:
     if isinstance(error, _PARSER_ERROR):
         ctx = getattr(error, "ctx", None)
         command = ctx.command_path if ctx is not None else "dspark"
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         return Explanation(message, f"`{command} --help` lists what there is.", USAGE)
     if isinstance(error, BrokenPipeError):
         return Explanation(
-            "The reader of the output closed its pipe.", "Result files are not affected; --resume goes on.", FAILURE
+            "the reader of the output closed its pipe", "Result files are not affected; --resume goes on.", FAILURE
         )
     if isinstance(error, OSError):
         return _explain_os_error(error)
     if isinstance(error, MemoryError):
-        return Explanation("Out of memory.", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
+        return Explanation("out of memory", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
     # torch is not imported for this: if it raised, its class has this name.
     if type(error).__name__ == "OutOfMemoryError":
-        return Explanation("The GPU is out of memory.", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
+        return Explanation("the GPU is out of memory", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
     if isinstance(error, ModuleNotFoundError):
         return Explanation(
-            f"The Python package {error.name!r} is missing.", "Install dspark again, with its dependencies.", FAILURE
+            f"the Python package {error.name!r} is missing", "Install dspark again, with its dependencies.", FAILURE
         )
     return Explanation(
-        f"Unexpected {type(error).__name__}: {error}",
+        f"unexpected {type(error).__name__}: {error}",
         "This is a fault of dspark: please report it with the lines above.",
         FAILURE,
         trace="".join(traceback.format_exception(error)),
@@ -86,6 +100,10 @@ def _explain_os_error(error: OSError) -> Explanation:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Explanation(
-            f"No space is left to write to{where}.", "Free some space, then run it again with --resume.", FAILURE
+            f"no space is left to write to{where}", "Free some space, then run it again with --resume.", FAILURE
         )
-    return Explanation(f"{error.strerror or error}{where}.", "", FAILURE)
+    return Explanation(
+        f"{error.strerror or error}{where}",
+        "Mend that, then run it again; rows already done go on with --resume.",
+        FAILURE,
+    )

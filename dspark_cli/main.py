@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -46,6 +47,9 @@ def _dspark(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what went wrong is on stderr as a sentence."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Help holds Greek letters, which a narrow locale cannot spell.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Errors can come before the flags are parsed, and must be shown as asked all the same.
     sink = Sink(json="--json" in arguments, quiet="--quiet" in arguments)
     try:

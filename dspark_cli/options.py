@@ -10,7 +10,6 @@ import typer
 from dspark.cli.config_file import apply_config
 
 MODELS, DECODING, FILES, GENERAL = "Models", "Decoding", "Files", "General"
-BUILTIN_TARGET, BUILTIN_DRAFTER = "smollm2-135m", "smollm2-135m-dspark"
 
 Target = Annotated[
     str,
@@ -108,8 +107,3 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=GENERAL)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.", rich_help_panel=GENERAL)]
-
-
-def drafter_for(target: str, drafter: str | None) -> str:
-    """`drafter`, or the default that goes with `target`."""
-    return drafter or (BUILTIN_DRAFTER if target == BUILTIN_TARGET else "none")

@@ -76,7 +76,9 @@ class Sink:
     def document(self, document: Mapping[str, Any]) -> None:
         """The command's result for programs."""
         if self._json:
-            sys.stdout.write(strict_json.dumps(document, indent=2).decode("utf-8") + "\n")
+            # JSON is UTF-8 whatever the locale says.
+            sys.stdout.flush()
+            sys.stdout.buffer.write(strict_json.dumps(document, indent=2) + b"\n")
 
     def progress(self) -> Reporter:
         """Shows steps and a live bar on a terminal, a line a step elsewhere, nothing when quiet."""

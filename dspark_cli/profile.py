@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspark.cli import options
-from dspark.cli.errors import Interrupted
+from dspark.cli.errors import Interrupted, flags_named
 from dspark.engine.errors import UsageError
+from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
+    from dspark.cli.profile_progress import ProfileReporter
     from dspark.engine.config import EngineConfig
     from dspark.engine.profiling.settings import ProfileSettings
     from dspark.profiles import PredictionError, Profile
@@ -53,7 +55,7 @@ def profile(
         ),
     ] = None,
     concurrency: options.Concurrency = None,
-    target: options.Target = options.BUILTIN_TARGET,
+    target: options.Target = DEFAULT_TARGET,
     drafter: options.Drafter = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -82,28 +84,27 @@ def profile(
 
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    derived = load_format == "dummy" and drafter is None
-    drafter = options.BUILTIN_DRAFTER if derived else options.drafter_for(target, drafter)
-    engine_config = EngineConfig(
-        target=target,
-        drafter=drafter,
-        device=device,
-        dtype=dtype,
-        load_format=load_format,
-        concurrency=concurrency,
-        seed=seed,
-    )
-    settings = ProfileSettings(
-        context_tokens=_whole_numbers(context_tokens),
-        max_batch_tokens=max_batch_tokens,
-        repeats=repeats,
-        seed=seed,
-        target_name=target,
-        drafter_name=f"a drafter shaped for {target}" if derived else drafter,
-    )
+    with flags_named(ctx):
+        engine_config = EngineConfig(
+            target=target,
+            drafter=drafter,
+            device=device,
+            dtype=dtype,
+            load_format=load_format,
+            concurrency=concurrency,
+            seed=seed,
+        )
+        settings = ProfileSettings(
+            context_tokens=_whole_numbers(context_tokens),
+            max_batch_tokens=max_batch_tokens,
+            repeats=repeats,
+            seed=seed,
+            target_name=target,
+            drafter_name=drafter if load_format == "dummy" else drafter_for(target, drafter),
+        )
     document, picture = workdir / "profile.json", workdir / "profile.png"
     _check_writable(workdir)
-    measured = _run(engine_config, settings, document, sink)
+    measured = _run(ctx, engine_config, settings, document)
     _save(measured, document, picture)
     _render(measured, document, picture, sink)
 
@@ -124,26 +125,36 @@ def _check_writable(workdir: Path) -> None:
         pass
 
 
-def _run(config: EngineConfig, settings: ProfileSettings, document: Path, sink: Sink) -> Profile:
+def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, document: Path) -> Profile:
+    sink: Sink = ctx.obj
     with sink.profile_progress() as progress:
         try:
             progress.step("Starting")
             from dspark.engine import Engine
-            from dspark.engine.models.resolve import resolve_target
             from dspark.engine.profiling.job import profile_engine
 
             if config.load_format == "auto":
-                config = replace(config, target=str(resolve_target(config.target, progress=progress.step)))
+                config = _resolved(config, progress)
             progress.step("Loading the models")
-            engine = Engine(
-                config, progress=lambda graph, done, total: progress.step("Capturing CUDA graphs", done, total)
-            )
-            return profile_engine(engine, settings, progress)
+            with flags_named(ctx):
+                engine = Engine(
+                    config, progress=lambda graph, done, total: progress.step("Capturing CUDA graphs", done, total)
+                )
+                return profile_engine(engine, settings, progress)
         except KeyboardInterrupt:
             kept = f"{document} is still the one before" if document.exists() else f"{document} was not written"
             raise Interrupted(
-                f"Interrupted ({progress.last_step}).", f"{kept}: half a profile is none. Run it again."
+                f"interrupted ({progress.last_step})", f"{kept}: half a profile is none. Run it again."
             ) from None
+
+
+def _resolved(config: EngineConfig, progress: ProfileReporter) -> EngineConfig:
+    """With folders in place of hub ids and aliases."""
+    from dspark.engine.models.resolve import resolve_drafter, resolve_target
+
+    target = resolve_target(config.target, progress=progress.step)
+    drafter = resolve_drafter(drafter_for(config.target, config.drafter), progress=progress.step)
+    return replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
 
 
 def _save(measured: Profile, document: Path, picture: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dspark.engine.errors import UsageError
+from dspark.engine.models.aliases import DEFAULT_TARGET
 
 ACCEPTANCE_MODES = ("rejection", "coupled")
 DEVICES = ("auto", "cpu", "cuda")
@@ -17,9 +18,11 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 class EngineConfig:
     """Configuration of an :class:`~dspark.engine.engine.Engine`.
 
-    `None` means "choose for the device": concurrency 16 on a CPU and 256 on a GPU; policy `fixed:γ` with a drafter and
-    `none` without; a KV pool of 1 GiB on a CPU and of what `gpu_memory_utilization` leaves on a GPU; prefill in chunks
-    of 1024 tokens on a CPU and 8192 on a GPU.
+    `None` means "choose": the built-in drafter with the built-in target and none with any other; policy `fixed:γ` with
+    a drafter and `none` without; concurrency 16 on a CPU and 256 on a GPU; a KV pool of 1 GiB on a CPU and of what
+    `gpu_memory_utilization` leaves on a GPU; prefill in chunks of 1024 tokens on a CPU and 8192 on a GPU.
+    `max_context` counts prompt and completion tokens of one request, `kv_cache_tokens` those of all, `page_size` those
+    of one cache page.
 
     `load_format` "dummy" gives random weights: `target` is then a folder with a config.json or a shape that comes with
     the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
@@ -28,8 +31,8 @@ class EngineConfig:
         UsageError: a value is outside what it may be.
     """
 
-    target: str = "smollm2-135m"
-    drafter: str = "smollm2-135m-dspark"
+    target: str = DEFAULT_TARGET
+    drafter: str | None = None
     device: str = "auto"
     dtype: str = "auto"
     policy: str | None = None

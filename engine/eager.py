@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from dspark.engine.errors import EngineError
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.packing import pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
@@ -34,6 +35,8 @@ class EagerRunner:
         self.device = engine.device
         self.slots = slots
         self.pool = pool
+        # The settings of the requests that ran last, and who they were: a batch changes less often than it runs.
+        self._sampling: tuple[bytes, SamplingRows] | None = None
 
     def prefill(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """Run `counts` [R] committed tokens of slots `rows` [R] from text positions `starts` [R] on.
@@ -47,7 +50,9 @@ class EagerRunner:
         if not fresh.any():
             return np.zeros(0, dtype=np.int64)
         ended = rows[fresh]
-        return sample(logits, self._sampling_rows(ended), self._tensor(self.slots.context_len[ended])).cpu().numpy()
+        tokens = sample(logits, self._sampling_rows(ended), self._tensor(self.slots.context_len[ended]))
+        self._refuse_overflow(logits.gather(1, tokens[:, None]))
+        return tokens.cpu().numpy()
 
     def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
         """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens."""
@@ -75,8 +80,9 @@ class EagerRunner:
         if draft is not None:
             tokens = torch.cat([tokens, draft.tokens], dim=1)
         batch = index.batch(tokens[self._tensor(index.request), self._tensor(index.offsets)], self.device)
+        logits = self.engine.target_step(batch)
         verdict = verify(
-            self.engine.target_step(batch),
+            logits,
             query_starts=batch.attention.query_starts,
             lengths=self._tensor(lengths),
             draft_tokens=None if draft is None else draft.tokens,
@@ -87,12 +93,21 @@ class EagerRunner:
             acceptance=self.engine.config.acceptance,
             max_length=int(lengths.max()),
         )
+        last_rows = batch.attention.query_starts[:-1] + verdict.accepted
+        self._refuse_overflow(logits[last_rows, verdict.next_token])
         accepted = verdict.accepted.cpu().numpy()
         block = np.zeros((len(rows), int(accepted.max()) + 1), dtype=np.int64)
         if draft is not None:
             block[:, :-1] = draft.tokens[:, : block.shape[1] - 1].cpu().numpy()
         block[np.arange(len(rows)), accepted] = verdict.next_token.cpu().numpy()
         return RoundTokens(accepted=accepted, block=block)
+
+    def _refuse_overflow(self, chosen: torch.Tensor) -> None:
+        """chosen: logits of the tokens chosen. A NaN anywhere in a row wins its argmax, so these tell of all."""
+        if not bool(chosen.isfinite().all()):
+            raise EngineError(
+                f"the target's logits are not finite in {self.engine.dtype}", "Use --dtype bfloat16 or float32."
+            )
 
     def _anchors(self, rows: np.ndarray) -> torch.Tensor:
         return self._tensor(self.slots.tokens[rows, self.slots.context_len[rows]].astype(np.int64))
@@ -109,6 +124,12 @@ class EagerRunner:
         )
 
     def _sampling_rows(self, rows: np.ndarray) -> SamplingRows:
+        requests = self.slots.serial[rows].tobytes()
+        if self._sampling is None or self._sampling[0] != requests:
+            self._sampling = requests, self._read_sampling_rows(rows)
+        return self._sampling[1]
+
+    def _read_sampling_rows(self, rows: np.ndarray) -> SamplingRows:
         temperature, top_k, top_p = self.slots.temperature[rows], self.slots.top_k[rows], self.slots.top_p[rows]
         return SamplingRows(
             temperature=self._tensor(temperature),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dspark.engine.batch import PackedBatch
-from dspark.engine.checkpoints import load_models
+from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
@@ -68,21 +68,19 @@ class Engine:
         self.config = config = config or EngineConfig()
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device)
-        self._checkpoints = {"target": "in memory", "drafter": "in memory"}
-        if target is None:
-            loaded = load_models(config, device=self.device, dtype=self.dtype, drafter=drafter)
-            target, drafter = loaded.target, loaded.drafter
-            self._checkpoints = loaded.fingerprints
-        policy_name = config.policy or (f"fixed:{drafter.block_size}" if drafter is not None else "none")
-        self.policy = policy or parse_policy(policy_name, drafter.block_size if drafter is not None else 0)
-        self.policy_name = policy_name if policy is None else type(policy).__name__
-        if not self.policy.drafts:
-            drafter = None
-        if drafter is None:
-            self._checkpoints["drafter"] = "none"
-        self.target = target
-        self.drafter = drafter
+        drafts = policy.drafts if policy is not None else config.policy != "none"
+        pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
+        self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
+        target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0
+        policy_name = config.policy or (f"fixed:{self.gamma}" if self.gamma else "none")
+        self.policy = policy or parse_policy(policy_name, self.gamma)
+        self.policy_name = policy_name if policy is None else repr(policy)
+        if self.policy.drafts and drafter is None:
+            raise UsageError(
+                f"policy {self.policy_name} verifies drafts, and there is no drafter",
+                "Give a drafter, or use the policy none.",
+            )
         self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
@@ -162,19 +160,18 @@ class Engine:
             RequestError: with the reason.
         """
         vocab_size = self.target.config.vocab_size
-        outside = RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
-        try:
-            prompt = np.asarray(request.prompt_token_ids, dtype=np.int64)
-        except OverflowError:
-            raise outside from None
+        prompt = np.asarray(request.prompt_token_ids)
         if prompt.size == 0:
             raise RequestError("the prompt is empty after tokenising")
+        # Whole numbers beyond 64 bits make an array of objects, which is outside any vocabulary.
+        if prompt.ndim != 1 or prompt.dtype.kind not in "iuO":
+            raise RequestError("the prompt is not a list of token ids")
+        if prompt.dtype.kind == "O" or prompt.min() < 0 or prompt.max() >= vocab_size:
+            raise RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
         if prompt.size >= self.max_context:
             raise RequestError(
                 f"the prompt has {prompt.size} tokens; the context limit is {self.max_context}, and one must be left"
             )
-        if prompt.min() < 0 or prompt.max() >= vocab_size:
-            raise outside
         if request.sampling.stop and self.detokenizer is None:
             raise RequestError("stop strings need a detokenizer, and this engine has none")
 
@@ -220,7 +217,14 @@ class Engine:
                     f"{self.max_context + 1 + self.gamma}",
                     f"Give at least {pages_per_request * self.page_size}, or lower the context limit.",
                 )
+            return 1 + wanted
         affordable = kv_bytes(self) // (self.target_page_bytes + self.draft_page_bytes)
+        if affordable < pages_per_request and self.device.type == "cuda":
+            raise UsageError(
+                f"{affordable * self.page_size} tokens of KV cache fit into GPU memory, and one request may need "
+                f"{self.max_context + 1 + self.gamma}",
+                "Lower the context limit, or raise gpu_memory_utilization.",
+            )
         return 1 + max(min(wanted, affordable), pages_per_request)
 
     def _capture_graphs(self, progress: Progress | None) -> DecodeGraphs | None:

@@ -1,4 +1,4 @@
-"""The decode loop: continuous batching of draft-and-verify rounds (DESIGN 3)."""
+"""The decode loop: continuous batching of draft-and-verify rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LoopStats:
-    """Totals over a run; counts as DESIGN 3 (Counting)."""
+    """Totals over a run; counted as the README says."""
 
     rounds: int = 0
     request_rounds: int = 0
@@ -92,8 +92,6 @@ class DecodeLoop:
             if not self._source_open and not (self.slots.status != FREE).any():
                 return
 
-    # Admission
-
     def _reserve_running(self) -> bool:
         """Reserve pages for the anchor and a block of every running request; the youngest make room if none are left.
 
@@ -137,11 +135,14 @@ class DecodeLoop:
 
     def _prefill_waiting(self) -> None:
         """Compute the context of waiting requests, oldest first, as far as pages reach, in packed chunks."""
-        admitted = []
+        admitted: list[int] = []
+        running = int((self.slots.status == RUNNING).sum())
         for slot in self.slots.of_status(WAITING):
             one = np.asarray([slot])
             missing = self.pool.missing(one, self.slots.context_len[one] + 1 + self.gamma)
-            if int(missing[0]) > self.pool.num_free:
+            # A page is left for each of the others, which would otherwise preempt it in the very next round.
+            others = running + len(admitted)
+            if int(missing[0]) + others > self.pool.num_free:
                 break
             self.pool.grow(one, missing)
             admitted.append(int(slot))
@@ -177,8 +178,6 @@ class DecodeLoop:
         """Give slots `rows` [R] the token behind their prompt: the first anchor."""
         ones = np.ones(len(rows), dtype=np.int64)
         self._retire(rows, self._append(rows, self.slots.context_len[rows], tokens[:, None], ones))
-
-    # One round
 
     def _round(self, rows: np.ndarray) -> None:
         """Draft, schedule, verify and commit for the running requests in slots `rows` [R]."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from dspark.engine.errors import RequestError
+from dspark.engine.wording import shortened
 
 _MAX_SEED = 2**64
 
@@ -41,7 +43,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         # `0 <= huge int` is fine but float(huge int) overflows, hence the bounds instead of math.isfinite alone.
         if not _is_number(self.temperature) or not 0 <= self.temperature <= 1e6 or math.isnan(self.temperature):
-            raise RequestError(f"temperature is {_shown(self.temperature)}", "Give a number from 0 (greedy) up.")
+            raise RequestError(f"temperature is {_shown(self.temperature)}", "Give a number from 0 (greedy) to 1e6.")
         if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
             raise RequestError(f"top_k is {_shown(self.top_k)}", "Give a whole number, 0 = off.")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
@@ -51,7 +53,7 @@ class SamplingParams:
         if self.seed is not None and (not _is_int(self.seed) or not -_MAX_SEED < self.seed < _MAX_SEED):
             raise RequestError(f"seed is {_shown(self.seed)}", "Give a whole number of at most 64 bits.")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
-            raise RequestError("stop holds something that is no text, or an empty one", "Give non-empty strings.")
+            raise RequestError("stop holds something that is no text, or an empty one", "Give non-empty texts.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,18 @@ class SpecCounts:
     emitted: int = 0
     acceptance_histogram: tuple[int, ...] = ()
 
+    def __add__(self, other: SpecCounts) -> SpecCounts:
+        histograms = zip_longest(self.acceptance_histogram, other.acceptance_histogram, fillvalue=0)
+        return SpecCounts(
+            rounds=self.rounds + other.rounds,
+            drafted=self.drafted + other.drafted,
+            verified=self.verified + other.verified,
+            observed=self.observed + other.observed,
+            accepted=self.accepted + other.accepted,
+            emitted=self.emitted + other.emitted,
+            acceptance_histogram=tuple(mine + others for mine, others in histograms),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -103,5 +117,4 @@ class Completion:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return shortened(repr(value))

@@ -89,7 +89,7 @@ class SlotTable:
         return self.tokens[slot, start : start + self.emitted[slot]]
 
     def counts(self, slot: int) -> SpecCounts:
-        """The request's speculation counts (DESIGN 3, Counting)."""
+        """The request's speculation counts."""
         return SpecCounts(
             rounds=int(self.rounds[slot]),
             drafted=int(self.drafted[slot]),

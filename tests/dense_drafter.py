@@ -1,4 +1,4 @@
-"""The drafter of DESIGN 6 written once more, dense and in float64, as an oracle for what no fixture covers."""
+"""The drafter written once more, dense and in float64, as an oracle for what no fixture covers."""
 
 import torch
 from torch import Tensor

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from dspark.engine.requests import Completion, Request, SpecCounts
@@ -28,15 +29,23 @@ class FakeEngine:
 
     stop_ids = frozenset({EOS})
 
-    def __init__(self, *, concurrency: int = 2, identity: str = "fake", before: Callable[[int], None] = id) -> None:
+    def __init__(
+        self,
+        *,
+        concurrency: int = 2,
+        identity: str = "fake",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        before: Callable[[int], None] = id,
+    ) -> None:
         self.concurrency = concurrency
         self.identity = identity
+        self.settings = settings
         self.before = before
         self.asked: list[Request] = []
         self.most_open = 0
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"target": self.identity, "policy": "fixed:3"}
+        return {"target": self.identity, "policy": "fixed:3", "device": "cpu", **self.settings}
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         open_requests: list[Request] = []

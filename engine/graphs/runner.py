@@ -55,7 +55,7 @@ class GraphRunner(EagerRunner):
         `draft` is what `draft` gave for these rows: its tokens are where the graphs look for them.
         """
         starts = self.slots.context_len[rows]
-        sampling = self._sampling(rows)
+        sampling = self._variant(rows)
         self._tables.update()
         self._target_sender.send(
             self.slots,
@@ -75,7 +75,7 @@ class GraphRunner(EagerRunner):
         block[np.arange(len(rows)), accepted] = result[:, 1]
         return RoundTokens(accepted=accepted, block=block)
 
-    def _sampling(self, rows: np.ndarray) -> Sampling:
+    def _variant(self, rows: np.ndarray) -> Sampling:
         warm = self.slots.temperature[rows] > 0
         if not warm.any():
             return Sampling.GREEDY

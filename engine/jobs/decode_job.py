@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.atomic_file import replaced
 from dspark.engine.jobs.dialogue import Dialogues, Record, TextCodec
 from dspark.engine.jobs.input_file import InputFile
 from dspark.engine.jobs.manifest import manifest
-from dspark.engine.jobs.results import ResultFile
+from dspark.engine.jobs.results import ResultFile, partial_path, refuse_both
 from dspark.engine.jobs.rows import read_rows
 from dspark.engine.jobs.summary import DecodeSummary
 from dspark.engine.requests import Completion, Request, SamplingParams
@@ -50,7 +51,7 @@ class DecodeJob:
     """One file to decode: where from, where to, and how where a row does not say.
 
     Raises:
-        UsageError: two of the files are the same one, or the output is in the way of something.
+        UsageError: two of the files are the same one, or two flags contradict each other.
     """
 
     input: InputFile
@@ -63,16 +64,22 @@ class DecodeJob:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        for name, path in (("--output", self.output), ("--metrics", self.metrics)):
-            if self.input.path is not None and _same_file(self.input.path, path):
-                raise UsageError(f"{name} is the input file {path}", f"Give {name} another name.")
-        if _same_file(self.output, self.metrics):
-            raise UsageError(f"--output and --metrics are one file: {self.output}", "Give them different names.")
+        refuse_both(resume=self.resume, overwrite=self.overwrite)
+        partial = partial_path(self.output)
+        if self.input.path is not None:
+            for name, path in (("--output", self.output), ("--metrics", self.metrics)):
+                if _same_file(self.input.path, path):
+                    raise UsageError(f"{name} is the input file {path}", f"Give {name} another name.")
+            if _same_file(self.input.path, partial):
+                raise UsageError(f"--input is {partial}, where --output keeps its rows", "Rename the input file.")
+        for path in (self.output, partial):
+            if _same_file(self.metrics, path):
+                raise UsageError(f"--metrics is {path}, which belongs to --output", "Give --metrics another name.")
 
-    def header(self, engine: DecodeEngine) -> dict[str, Any]:
-        """What a partial result depends on."""
+    def header(self, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """What a result depends on; `engine` is the fingerprint of one."""
         return {
-            "engine": dict(engine.fingerprint()),
+            "engine": dict(engine),
             "sampling": asdict(self.sampling),
             "input": {"rows": self.input.num_rows, "sha256": self.input.sha256},
             "all_turns": self.all_turns,
@@ -91,7 +98,7 @@ def decode_file(
         UsageError: the output is taken, or a partial result belongs to another run.
         OSError: a file could not be written.
     """
-    header = job.header(engine)
+    header = job.header(engine.fingerprint())
     results = ResultFile(
         job.output, header=header, num_rows=job.input.num_rows, resume=job.resume, overwrite=job.overwrite
     )
@@ -114,50 +121,29 @@ def decode_file(
             progress.row_done(summary)
 
         dialogues.run(engine.generate, row_done)
+        job.input.check_unchanged()
         if results.num_done != job.input.num_rows:
-            raise EngineError(f"{job.input.num_rows - results.num_done} rows came back without a result")
+            raise EngineError(
+                f"{job.input.num_rows - results.num_done} rows came back without a result",
+                "This is a fault of dspark: please report it; --resume decodes the missing rows.",
+            )
         results.publish(strict_json.dumps(record["row"]) for record in results.records())
-        write_document(job.metrics, {**summary.to_dict(), "run": header, "manifest": manifest()})
+        document = {**summary.to_dict(), "run": header, "manifest": manifest(str(header["engine"].get("device")))}
+        write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
-    return summary
-
-
-def finished_summary(job: DecodeJob) -> DecodeSummary:
-    """The summary that a finished run left, for a resumption that finds nothing left to do.
-
-    Raises:
-        UsageError: the finished output does not have the input's rows.
-    """
-    with job.output.open("rb") as file:
-        num_rows = sum(1 for _ in file)
-    if num_rows != job.input.num_rows:
-        raise UsageError(
-            f"{job.output} is finished and has {num_rows} rows, the input has {job.input.num_rows}",
-            "Give --overwrite to decode again, or another --output.",
-        )
-    summary = DecodeSummary(num_rows)
-    with job.output.open("rb") as file:
-        for line in file:
-            row = strict_json.loads(line.decode("utf-8"))
-            turns = len(row.get("turns", [])) or (row["finish_reason"] != "error")
-            emitted = row["usage"]["completion_tokens"] - turns
-            # Observed positions are not in the output; the accepted ones are those of them known for certain.
-            summary.add({"row": row, "observed": row["spec"]["accepted"], "emitted": emitted}, resumed=True)
     return summary
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON file at once: whoever reads `path` sees all of it or the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(strict_json.dumps(document, indent=2) + b"\n")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replaced(path) as writer:
+        writer.write(strict_json.dumps(document, indent=2) + b"\n")
 
 
 def _same_file(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+    # Two names that do not exist yet may be one file, and two names of a file may be no links of each other.
+    return os.path.realpath(one) == os.path.realpath(other) or (
+        one.exists() and other.exists() and os.path.samefile(one, other)
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from dspark.engine.errors import RequestError
-from dspark.engine.jobs.rows import Message, Row
+from dspark.engine.jobs.rows import Message, Row, reason
 from dspark.engine.requests import Completion, Request, SamplingParams, SpecCounts
 
 Generate = Callable[[Iterable[Request]], Iterator[Completion]]
@@ -91,7 +91,7 @@ class Dialogues:
             try:
                 request = self._first(dialogue)
             except RequestError as error:
-                done(row.index, _error_record(dialogue, _reason(error)))
+                done(row.index, _error_record(dialogue, reason(error)))
                 continue
             yield request
             while self._follow_ups:
@@ -109,13 +109,13 @@ class Dialogues:
         token_ids = row.token_ids
         if token_ids is None:
             if self._tokenizer is None:
-                raise RequestError("the target has no tokenizer; give `prompt_token_ids`")
+                raise RequestError("the target has no tokenizer", "Give `prompt_token_ids`.")
             if row.prompt is not None:
                 token_ids = self._tokenizer.encode(row.prompt)
             else:
                 token_ids = self._tokenizer.encode_chat(dialogue.messages)
         if not token_ids:
-            raise RequestError("the prompt is empty after tokenising")
+            raise RequestError("the prompt is empty after tokenising", "Give a text of at least one token.")
         dialogue.request_tokens = len(token_ids)
         self._open[row.index] = dialogue
         return Request(row.index, token_ids, dialogue.sampling)
@@ -128,7 +128,7 @@ class Dialogues:
         text = self._text(completion)
         dialogue.prompt_tokens += dialogue.request_tokens
         dialogue.completion_tokens += len(completion.token_ids)
-        dialogue.counts = _added(dialogue.counts, completion.counts)
+        dialogue.counts += completion.counts
         if text is not None:
             dialogue.answers.append(text)
         if dialogue.turns_left:
@@ -139,7 +139,7 @@ class Dialogues:
             try:
                 self._follow_ups.append(self._ask(dialogue))
             except RequestError as error:
-                return _error_record(dialogue, _reason(error))
+                return _error_record(dialogue, reason(error))
             return None
         return self._record(dialogue, completion, text)
 
@@ -158,12 +158,8 @@ class Dialogues:
         return record
 
 
-def _error_record(dialogue: _Dialogue, reason: str) -> Record:
-    return _record(dialogue, text=None, finish_reason="error", error=f"line {dialogue.row.line}: {reason}")
-
-
-def _reason(error: RequestError) -> str:
-    return f"{error}. {error.remedy}" if error.remedy else str(error)
+def _error_record(dialogue: _Dialogue, why: str) -> Record:
+    return _record(dialogue, text=None, finish_reason="error", error=f"line {dialogue.row.line}: {why}")
 
 
 def _record(dialogue: _Dialogue, *, text: str | None, finish_reason: str, error: str | None) -> Record:
@@ -187,17 +183,3 @@ def _record(dialogue: _Dialogue, *, text: str | None, finish_reason: str, error:
     if dialogue.row.later_turns:
         row["turns"] = list(dialogue.answers)
     return {"observed": counts.observed, "emitted": counts.emitted, "row": row}
-
-
-def _added(one: SpecCounts, other: SpecCounts) -> SpecCounts:
-    longer, shorter = sorted((one.acceptance_histogram, other.acceptance_histogram), key=len, reverse=True)
-    padded = shorter + (0,) * (len(longer) - len(shorter))
-    return SpecCounts(
-        rounds=one.rounds + other.rounds,
-        drafted=one.drafted + other.drafted,
-        verified=one.verified + other.verified,
-        observed=one.observed + other.observed,
-        accepted=one.accepted + other.accepted,
-        emitted=one.emitted + other.emitted,
-        acceptance_histogram=tuple(a + b for a, b in zip(longer, padded, strict=True)),
-    )

@@ -8,12 +8,13 @@ import shutil
 import sys
 import tempfile
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
 
 _BOM = b"\xef\xbb\xbf"
@@ -40,10 +41,46 @@ class InputFile:
         self.name = name
         self.path = path
         self._file = file
-        self.num_rows, self.sha256 = self._check()
+        self._marks = array("q")
+        self._changed_line = 0
+        self.sha256 = self._check()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._marks)
 
     def lines(self) -> Iterator[Line]:
-        """The lines that are not blank, from the start. Only `\\n` ends a line."""
+        """The lines that were counted, from the start; ends before the first that is not what it was then."""
+        index = number = 0
+        for line in self._lines():
+            index, number = line.index, line.number
+            if index == self.num_rows:
+                return
+            if hash(line.content) != self._marks[index]:
+                self._changed_line = number
+                return
+            yield line
+            index += 1
+        if index < self.num_rows:
+            self._changed_line = number + 1
+
+    def check_unchanged(self) -> None:
+        """After `lines()`: refuse an input that was rewritten meanwhile. Lines added behind it were never read.
+
+        Raises:
+            EngineError: it was.
+        """
+        if self._changed_line:
+            raise EngineError(
+                f"{self.name} has changed from line {self._changed_line} on since it was checked",
+                "Put the old lines back and give --resume, or start again with --overwrite.",
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _lines(self) -> Iterator[Line]:
+        """All lines that are not blank. Only `\\n` ends a line."""
         self._file.seek(0)
         zipped = self._file.read(2) == _GZIP_MAGIC
         self._file.seek(0)
@@ -61,15 +98,11 @@ class InputFile:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{self.name} is a damaged gzip file: {error}", "Fetch or compress it again.") from None
 
-    def close(self) -> None:
-        self._file.close()
-
-    def _check(self) -> tuple[int, str]:
+    def _check(self) -> str:
         digest = hashlib.sha256()
         first_lines: dict[str, int] = {}
-        num_rows = 0
-        for line in self.lines():
-            num_rows += 1
+        for line in self._lines():
+            self._marks.append(hash(line.content))
             digest.update(line.content + b"\n")
             # Parsing every row here would double the work; one without the key's name cannot hold it.
             custom_id = _custom_id(line.content) if b"custom_id" in line.content or b"\\u" in line.content else None
@@ -82,7 +115,7 @@ class InputFile:
                     f"and again on line {line.number}",
                     "Give each row an id of its own, or none.",
                 )
-        return num_rows, digest.hexdigest()
+        return digest.hexdigest()
 
 
 def open_input(source: str) -> InputFile:

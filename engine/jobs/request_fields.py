@@ -9,6 +9,8 @@ from dspark.engine.errors import RequestError
 
 SETTINGS = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 
+_NO_QUOTES = "Write such a number, without quotes."
+
 # Field -> the values that ask for nothing. `null` always does.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
     "n": lambda value: value == 1,
@@ -24,23 +26,20 @@ _REFUSED: dict[str, Callable[[Any], bool]] = {
     "tool_choice": lambda value: value in ("none", "auto"),
     "functions": lambda value: value == [],
     "function_call": lambda value: value in ("none", "auto"),
+    "min_p": lambda value: value == 0,
+    "min_tokens": lambda value: value == 0,
+    "prompt_logprobs": lambda value: value is False,
+    "structured_outputs": lambda value: False,
 }
+_REFUSED_PREFIX = "guided_"
 # These are common names of data columns too, so they count only where nothing but a request can stand.
 _REFUSED_IN_BODY: dict[str, Callable[[Any], bool]] = {
     "stream": lambda value: value is False,
     "echo": lambda value: value is False,
     "suffix": lambda value: value == "",
-    "min_p": lambda value: value == 0,
-    "min_tokens": lambda value: value == 0,
-    "prompt_logprobs": lambda value: value is False,
     "modalities": lambda value: value == ["text"],
     "audio": lambda value: False,
     "prediction": lambda value: False,
-    "structured_outputs": lambda value: False,
-    "guided_json": lambda value: False,
-    "guided_regex": lambda value: False,
-    "guided_choice": lambda value: False,
-    "guided_grammar": lambda value: False,
 }
 
 
@@ -51,20 +50,21 @@ def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]
         RequestError: a field has the wrong type, contradicts another, or asks for what decoding does not do.
     """
     refused = _REFUSED | _REFUSED_IN_BODY if is_body else _REFUSED
-    for name, asks_nothing in refused.items():
-        value = fields.get(name)
-        if value is not None and not asks_nothing(value):
-            raise RequestError(f"`{name}` is not supported")
+    for name, value in fields.items():
+        if value is None:
+            continue
+        if name.startswith(_REFUSED_PREFIX) or (name in refused and not refused[name](value)):
+            raise RequestError(f"`{name}` is not supported", "Leave it out.")
     settings = {name: fields[name] for name in SETTINGS if fields.get(name) is not None}
     limit = settings.pop("max_completion_tokens", None)
     if limit is not None and settings.setdefault("max_tokens", limit) != limit:
-        raise RequestError("`max_tokens` and `max_completion_tokens` differ")
+        raise RequestError("`max_tokens` and `max_completion_tokens` differ", "Keep one of them.")
     for name in ("max_tokens", "top_k", "seed"):
         if name in settings and (not isinstance(settings[name], int) or isinstance(settings[name], bool)):
-            raise RequestError(f"`{name}` must be a whole number, not {json_type(settings[name])}")
+            raise RequestError(f"`{name}` must be a whole number, not {json_type(settings[name])}", _NO_QUOTES)
     for name in ("temperature", "top_p"):
         if name in settings and (not isinstance(settings[name], int | float) or isinstance(settings[name], bool)):
-            raise RequestError(f"`{name}` must be a number, not {json_type(settings[name])}")
+            raise RequestError(f"`{name}` must be a number, not {json_type(settings[name])}", _NO_QUOTES)
     # Other engines spell "off" as -1.
     if settings.get("top_k") == -1:
         settings["top_k"] = 0
@@ -88,5 +88,6 @@ def json_type(value: object) -> str:
 def _stop_strings(value: object) -> tuple[str, ...]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(text, str) for text in strings):
-        raise RequestError(f"`stop` must be a string or a list of strings, not {json_type(value)}")
+        found = "a list of other things" if isinstance(strings, list) else json_type(value)
+        raise RequestError(f"`stop` must be a string or a list of strings, not {found}", "Put texts in quotes.")
     return tuple(strings)

@@ -7,23 +7,33 @@ import fcntl
 import os
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.atomic_file import replaced, sync_folder
+from dspark.engine.jobs.run_header import differences
 
 _FORMAT = 1
 _MISSING = -1
+# What every partial file begins with, whatever run it is of.
+_SIGNATURE = b'{"dspark_partial": '
+
+
+def real_path(output: Path) -> Path:
+    """The file behind a symbolic link, so that renaming replaces it and not the link."""
+    return Path(os.path.realpath(output)) if output.is_symlink() else output
 
 
 def partial_path(output: Path) -> Path:
+    output = real_path(output)
     return output.with_name(output.name + ".partial")
 
 
 def is_finished(output: Path) -> bool:
-    return output.exists() and not partial_path(output).exists()
+    return output.is_file() and not partial_path(output).exists()
 
 
 def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
@@ -32,13 +42,12 @@ def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
     Raises:
         UsageError: the output exists and neither flag says what to do with it, or it is no place for a file.
     """
-    if resume and overwrite:
-        raise UsageError("--resume and --overwrite exclude each other", "Keep one of them.")
+    refuse_both(resume=resume, overwrite=overwrite)
     if output.exists() and not output.is_file():
         raise UsageError(f"{output} is not a file", "Give --output the name of a file.")
     partial = partial_path(output)
-    if partial.exists() and not partial.is_file():
-        raise UsageError(f"{partial} is not a file", "Move it away, or give another --output.")
+    if partial.exists() and not (partial.is_file() and _is_ours(partial)):
+        raise UsageError(f"{partial} is not a partial result file", "Move it away, or give another --output.")
     if resume and is_finished(output):
         raise UsageError(f"{output} is finished: there is nothing to resume", "Give --overwrite to decode it again.")
     if not resume and not overwrite:
@@ -48,26 +57,59 @@ def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
             )
         if output.exists():
             raise UsageError(f"{output} exists", "Give --overwrite to replace it, or another --output.")
+    check_folder(real_path(output).parent, flag="--output")
+
+
+def check_document(path: Path, *, flag: str) -> None:
+    """Refuse early a place where a file that is simply replaced cannot be written.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a file", f"Give {flag} the name of a file.")
+    check_folder(path.parent, flag=flag)
+
+
+def check_folder(folder: Path, *, flag: str) -> None:
+    """Make `folder` if need be.
+
+    Raises:
+        UsageError: it cannot be made or written to.
+    """
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot create {output.parent}: {error.strerror}", "Give another --output.") from None
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{output.parent} cannot be written to", "Give another --output or change its permissions.")
+        raise UsageError(f"cannot create {folder}: {error.strerror}", f"Give another {flag}.") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder} cannot be written to", f"Give another {flag}, or change its permissions.")
+
+
+def refuse_both(*, resume: bool, overwrite: bool) -> None:
+    """Refuse two flags that contradict each other.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other", "Keep one of them.")
 
 
 class ResultFile:
-    """Rows as they complete, on disk from the moment they do.
+    """Rows as they complete.
 
     `<output>.partial` begins with a header line that says what the rows depend on; each line after it is one row, an
     `index` with it. `publish` writes the rows in index order under a temporary name and renames that to `output`, so
-    the final name never holds half a file. Row bytes stay on disk; memory holds one offset a row.
+    the final name never holds half a file. Row bytes stay in the file; memory holds one offset a row.
+
+    A row has left this process when `append` returns, so a kill loses none. The disk is only waited for by the first
+    `append` after `sync_interval_s`, by `close` and by `publish`: a power cut may lose the rows appended since.
 
     Args:
         output: the final name.
         header: what must be the same for a partial file to be continued.
         num_rows: how many rows there will be.
-        sync_interval_s: rows of this long may be lost to a power cut (none to a killed process).
+        sync_interval_s: least time between two waits for the disk.
 
     Raises:
         UsageError: another process writes this output, or the partial file belongs to another run.
@@ -84,8 +126,7 @@ class ResultFile:
         sync_interval_s: float = 0.2,
     ) -> None:
         check_output(output, resume=resume, overwrite=overwrite)
-        # Through a symbolic link, so that renaming replaces the file and not the link.
-        self.output = Path(os.path.realpath(output))
+        self.output = real_path(output)
         self.partial = partial_path(output)
         self._offsets = array("q", [_MISSING]) * num_rows
         self._num_done = 0
@@ -106,7 +147,7 @@ class ResultFile:
         return self._offsets[index] != _MISSING
 
     def append(self, index: int, record: Mapping[str, Any]) -> None:
-        """Put one finished row on disk."""
+        """Write one finished row."""
         content = strict_json.dumps({"index": index, **record}) + b"\n"
         offset = self._end
         try:
@@ -122,28 +163,18 @@ class ResultFile:
             self._sync()
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The rows on disk in index order."""
+        """The rows written so far, in index order."""
         with self.partial.open("rb") as reader:
             for offset in self._offsets:
                 if offset != _MISSING:
                     reader.seek(offset)
                     yield strict_json.loads(reader.readline().decode("utf-8"))
 
-    def publish(self, rows: Iterator[bytes]) -> None:
+    def publish(self, rows: Iterable[bytes]) -> None:
         """Write `rows`, one line each, under the final name at once. The partial file stays until `discard_partial`."""
-        temporary = self.output.with_name(f".{self.output.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as writer:
-                for row in rows:
-                    writer.write(row + b"\n")
-                writer.flush()
-                os.fsync(writer.fileno())
-            os.replace(temporary, self.output)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        _sync_folder(self.output.parent)
+        with replaced(self.output) as writer:
+            for row in rows:
+                writer.write(row + b"\n")
 
     def discard_partial(self) -> None:
         """The last step: from here on nothing is left to resume."""
@@ -151,7 +182,7 @@ class ResultFile:
         self._file.close()
 
     def close(self) -> None:
-        """Leave the partial file as it is, safe on disk. Does nothing after `discard_partial`."""
+        """Leave the partial file as it is. Does nothing after `discard_partial`."""
         if not self._file.closed:
             with contextlib.suppress(OSError):
                 self._sync()
@@ -186,16 +217,23 @@ class ResultFile:
         if self._end == 0:
             self._write(strict_json.dumps(header) + b"\n")
         self._sync()
-        _sync_folder(self.partial.parent)
+        sync_folder(self.partial.parent)
 
     def _read_back(self, header: dict[str, Any]) -> None:
         """Take over the rows of an earlier run, up to a line that was not written whole."""
         self._file.seek(0)
         with open(os.dup(self._file.fileno()), "rb") as reader:
-            first = _whole_line(reader.readline())
+            line = reader.readline()
+            first = _whole_line(line)
             if first is None:
+                self._refuse_other_start(line, header)
                 return
-            _refuse_other_run(first, header, partial=self.partial)
+            different = differences(first, header)
+            if different:
+                raise UsageError(
+                    f"{self.partial} comes from a run that differs in {'; '.join(different)}",
+                    "Resume with the settings of that run, or give --overwrite to start again.",
+                )
             self._end = reader.tell()
             for line in reader:
                 record = _whole_line(line)
@@ -203,10 +241,20 @@ class ResultFile:
                 if not isinstance(index, int):
                     return
                 if not 0 <= index < len(self._offsets):
-                    raise EngineError(f"{self.partial} has a row {index}, the input has not", "Give --overwrite.")
+                    raise EngineError(
+                        f"{self.partial} has a row {index}, the input has not", "Give --overwrite to start again."
+                    )
                 self._num_done += not self.is_done(index)
                 self._offsets[index] = self._end
                 self._end += len(line)
+
+    def _refuse_other_start(self, line: bytes, header: Mapping[str, Any]) -> None:
+        """A first line that is not whole may be started anew only if it is what this run would have written."""
+        if not strict_json.dumps(header).startswith(line):
+            raise UsageError(
+                f"{self.partial} breaks off in its first line and is not of this run",
+                "Move it away, or give --overwrite to start again.",
+            )
 
     def _write(self, content: bytes) -> None:
         view = memoryview(content)
@@ -230,44 +278,11 @@ def _whole_line(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _refuse_other_run(found: Mapping[str, Any], expected: Mapping[str, Any], *, partial: Path) -> None:
-    # Through JSON, as the file has been: tuples become lists.
-    expected_flat = _flat(strict_json.loads(strict_json.dumps(dict(expected)).decode()))
-    found_flat = _flat(found)
-    if "dspark_partial" not in found_flat:
-        raise UsageError(f"{partial} is not a partial result file", "Move it away, or give another --output.")
-    different = [
-        f"{name} ({_shown(found_flat.get(name))} then, {_shown(expected_flat.get(name))} now)"
-        for name in sorted(expected_flat.keys() | found_flat.keys())
-        if found_flat.get(name) != expected_flat.get(name)
-    ]
-    if different:
-        raise UsageError(
-            f"{partial} comes from a run that differs in {'; '.join(different)}",
-            "Resume with the settings of that run, or give --overwrite to start again.",
-        )
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            flat |= _flat(entry, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = entry
-    return flat
-
-
-def _shown(value: object) -> str:
-    text = strict_json.dumps(value).decode()
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name in `folder` survive a power cut, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _is_ours(partial: Path) -> bool:
+    try:
+        with partial.open("rb") as reader:
+            start = reader.read(len(_SIGNATURE))
+    except OSError:
+        # Opening it to write will say why.
+        return True
+    return _SIGNATURE.startswith(start)

@@ -10,6 +10,7 @@ from dspark.engine.errors import RequestError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.input_file import Line
 from dspark.engine.jobs.request_fields import SETTINGS, json_type, read_settings
+from dspark.engine.wording import shortened
 
 Message = dict[str, str]
 
@@ -67,7 +68,7 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
         custom_id = _custom_id(fields)
         question, settings = _read(fields, all_turns=all_turns)
     except RequestError as error:
-        return Row(line.index, line.number, custom_id, error=str(error))
+        return Row(line.index, line.number, custom_id, error=reason(error))
     return Row(
         line.index,
         line.number,
@@ -80,31 +81,36 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
     )
 
 
+def reason(error: RequestError) -> str:
+    """What a row's `error` says after the line number."""
+    return f"{error}. {error.remedy}" if error.remedy else str(error)
+
+
 def _object(content: bytes) -> dict[str, Any]:
     try:
         fields = strict_json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise RequestError(f"not UTF-8 (byte {error.start + 1})") from None
+        raise RequestError(f"not UTF-8 (byte {error.start + 1})", "Convert the file to UTF-8.") from None
     except ValueError as error:
-        raise RequestError(f"not JSON ({error})") from None
+        raise RequestError(f"not JSON ({error})", "Write one JSON object a line.") from None
     if not isinstance(fields, dict):
-        raise RequestError(f"expected a JSON object, got {json_type(fields)}")
+        raise RequestError(f"expected a JSON object, got {json_type(fields)}", "Write one JSON object a line.")
     return fields
 
 
 def _custom_id(fields: Mapping[str, Any]) -> str | None:
     custom_id = fields.get("custom_id")
     if custom_id is not None and not isinstance(custom_id, str):
-        raise RequestError(f"`custom_id` must be a string, not {json_type(custom_id)}")
+        raise RequestError(f"`custom_id` must be a string, not {json_type(custom_id)}", "Put it in quotes.")
     return custom_id
 
 
 def _read(fields: Mapping[str, Any], *, all_turns: bool) -> tuple[_Question, dict[str, Any]]:
     kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
     if not kinds:
-        raise RequestError(f"no prompt: expected one of {', '.join(_KINDS)}")
+        raise RequestError("no prompt", f"Give one of {', '.join(_KINDS)}.")
     if len(kinds) > 1:
-        raise RequestError(f"ambiguous: has {' and '.join(f'`{kind}`' for kind in kinds)}; keep one")
+        raise RequestError(f"ambiguous: has {' and '.join(f'`{kind}`' for kind in kinds)}", "Keep one of them.")
     kind = kinds[0]
     value = fields[kind]
     if kind == "body":
@@ -125,18 +131,20 @@ def _batch(fields: Mapping[str, Any]) -> tuple[_Question, dict[str, Any]]:
     """A line of an OpenAI Batch file."""
     body, url, method = fields["body"], fields.get("url"), fields.get("method")
     if not isinstance(body, dict):
-        raise RequestError(f"`body` must be an object, not {json_type(body)}")
+        raise RequestError(f"`body` must be an object, not {json_type(body)}", "Put the request itself there.")
     if method is not None and method != "POST":
-        raise RequestError("`method` must be POST")
+        raise RequestError(f"`method` is {_shown(method)}", "Write POST, or leave it out.")
     if url is not None and (not isinstance(url, str) or url not in _BATCH_URLS):
-        raise RequestError(f"`url` must be one of {', '.join(_BATCH_URLS)}")
+        raise RequestError(f"`url` is {_shown(url)}", f"Write {' or '.join(_BATCH_URLS)}, or leave it out.")
     misplaced = [name for name in SETTINGS if fields.get(name) is not None]
     if misplaced:
-        raise RequestError(f"`{misplaced[0]}` stands beside `body`; it belongs into it")
+        raise RequestError(f"`{misplaced[0]}` stands beside `body`", "Put it into `body`.")
     kinds = [kind for kind in ("messages", "prompt") if body.get(kind) is not None]
     kind = _BATCH_URLS[url] if url is not None else (kinds[0] if len(kinds) == 1 else "messages")
     if kinds != [kind]:
-        raise RequestError(f"`body` must have `{kind}`" + (" and nothing else to answer" if kind in kinds else ""))
+        if kind in kinds:
+            raise RequestError("`body` has both `messages` and `prompt`", f"Keep `{kind}` alone.")
+        raise RequestError(f"`body` has no `{kind}`", f"Give it `{kind}`.")
     settings = read_settings(body, is_body=True)
     if kind == "messages":
         return _Question(messages=_messages(body["messages"])), settings
@@ -145,32 +153,32 @@ def _batch(fields: Mapping[str, Any]) -> tuple[_Question, dict[str, Any]]:
         prompt = prompt[0]
     if isinstance(prompt, list):
         if any(isinstance(part, str | list) for part in prompt):
-            raise RequestError("`prompt` holds several prompts; give each a row of its own")
+            raise RequestError("`prompt` holds several prompts", "Give each a row of its own.")
         return _Question(token_ids=_token_ids(prompt, "prompt")), settings
     return _Question(prompt=_string(prompt, "prompt")), settings
 
 
 def _string(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise RequestError(f"`{name}` must be a string, not {json_type(value)}")
+        raise RequestError(f"`{name}` must be a string, not {json_type(value)}", f"Put text into `{name}`.")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise RequestError(f"`{name}` holds an unpaired surrogate, which is no character") from None
+        raise RequestError(f"`{name}` holds an unpaired surrogate, which is no character", "Remove it.") from None
     return value
 
 
 def _token_ids(value: object, name: str) -> list[int]:
     if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
-        raise RequestError(f"`{name}` must be a list of token ids (whole numbers from 0)")
+        raise RequestError(f"`{name}` is no list of token ids", "Give whole numbers from 0 up.")
     return value
 
 
 def _list(value: object, name: str) -> list[Any]:
     if not isinstance(value, list):
-        raise RequestError(f"`{name}` must be a list, not {json_type(value)}")
+        raise RequestError(f"`{name}` must be a list, not {json_type(value)}", "Put it in square brackets.")
     if not value:
-        raise RequestError(f"`{name}` is empty")
+        raise RequestError(f"`{name}` is empty", "Give at least one entry.")
     return value
 
 
@@ -179,9 +187,11 @@ def _messages(value: object) -> list[Message]:
     for number, message in enumerate(_list(value, "messages")):
         name = f"messages[{number}]"
         if not isinstance(message, dict):
-            raise RequestError(f"`{name}` must be an object, not {json_type(message)}")
+            raise RequestError(
+                f"`{name}` must be an object, not {json_type(message)}", 'Write {"role": …, "content": …}.'
+            )
         if message.get("tool_calls") or message.get("function_call"):
-            raise RequestError(f"`tool_calls` in `{name}` is not supported")
+            raise RequestError(f"`{name}` has tool calls, which are not supported", "Leave them out.")
         role = _string(message.get("role"), f"{name}.role")
         messages.append({"role": role, "content": _content(message.get("content"), f"{name}.content")})
     return messages
@@ -195,7 +205,8 @@ def _content(value: object, name: str) -> str:
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, dict) else None
-            raise RequestError(f"`{name}` has a part that is not text" + (f" but {kind!r}" if kind else ""))
+            but = f" but {_shown(kind)}" if kind else ""
+            raise RequestError(f"`{name}` has a part that is not text{but}", "Give parts of type text alone.")
         texts.append(_string(part.get("text"), f"{name}.text"))
     return "".join(texts)
 
@@ -211,14 +222,18 @@ def _conversation(value: object) -> list[Message]:
     for number, turn in enumerate(_list(value, "conversations")):
         name = f"conversations[{number}]"
         if not isinstance(turn, dict):
-            raise RequestError(f"`{name}` must be an object, not {json_type(turn)}")
+            raise RequestError(f"`{name}` must be an object, not {json_type(turn)}", 'Write {"from": …, "value": …}.')
         speaker = _string(turn.get("from"), f"{name}.from")
         role = _SHAREGPT_ROLES.get(speaker)
         if role is None:
-            raise RequestError(f"`{name}.from` is {speaker!r}; known are {', '.join(_SHAREGPT_ROLES)}")
+            raise RequestError(f"`{name}.from` is {_shown(speaker)}", f"Known are {', '.join(_SHAREGPT_ROLES)}.")
         messages.append({"role": role, "content": _string(turn.get("value"), f"{name}.value")})
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] != "user":
-        raise RequestError("`conversations` holds nothing to answer")
+        raise RequestError("`conversations` holds nothing to answer", "End it with a turn of the user.")
     return messages
+
+
+def _shown(value: object) -> str:
+    return shortened(repr(value))

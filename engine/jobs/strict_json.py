@@ -1,9 +1,12 @@
-"""JSON as the standard has it: no NaN, no Infinity, and nothing that is not UTF-8."""
+"""JSON as the standard has it: no NaN, no Infinity under any spelling, and nothing that is not UTF-8."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
+
+from dspark.engine.wording import shortened
 
 # Text lines in these characters' sense end in many readers (`str.splitlines`); as escapes they end in none.
 _LINE_ENDS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -13,10 +16,10 @@ def loads(text: str) -> Any:
     """Parse one JSON document.
 
     Raises:
-        ValueError: it is not one, or nests too deep, or holds NaN or Infinity.
+        ValueError: it is not one, or nests too deep, or holds NaN, Infinity or a number too large for a float.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -32,6 +35,13 @@ def dumps(value: Any, *, indent: int | None = None) -> bytes:
     except UnicodeEncodeError:
         # An unpaired surrogate has no UTF-8; JSON can only spell it as an escape.
         return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent).encode("ascii")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"the number {shortened(digits)} is too large")
+    return number
 
 
 def _refuse(name: str) -> NoReturn:

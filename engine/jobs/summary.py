@@ -14,7 +14,8 @@ _QUANTILES = (0.1, 0.5, 0.9)
 class DecodeSummary:
     """Totals over the rows of one output, earlier runs' rows included; times and speeds are of this run alone.
 
-    Counts as DESIGN 3 (Counting): `emitted` is completion tokens less those that prefill gave.
+    Counted as README says under "How the numbers are counted": `emitted` is completion tokens less those that prefill
+    gave.
     """
 
     num_rows: int

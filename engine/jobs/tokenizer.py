@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dspark.engine.errors import CheckpointError, RequestError
+from dspark.engine.wording import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,7 +39,7 @@ class Tokenizer:
             backend = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # the library raises nearly anything for a broken file
             raise CheckpointError(
-                f"the tokenizer in {folder} cannot be loaded: {_first_line(error)}",
+                f"the tokenizer in {folder} cannot be loaded: {first_line(error)}",
                 "Check its tokenizer.json and tokenizer_config.json against the model's original ones.",
             ) from error
         return cls(backend)
@@ -60,11 +61,14 @@ class Tokenizer:
             RequestError: there is no template, or it refuses these messages.
         """
         if not self._backend.chat_template:
-            raise RequestError("the target's tokenizer has no chat template; give raw `prompt` rows")
+            raise RequestError("the target's tokenizer has no chat template", "Give raw `prompt` rows.")
         try:
             text = self._backend.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template is code of the checkpoint's
-            raise RequestError(f"the chat template refuses the messages: {_first_line(error)}") from error
+            raise RequestError(
+                f"the chat template refuses the messages: {first_line(error)}",
+                "Give roles, and an order of them, that the model was trained with.",
+            ) from error
         # The template writes the special tokens itself.
         return list(self._backend.encode(str(text), add_special_tokens=False))
 
@@ -72,8 +76,3 @@ class Tokenizer:
         """Text of `token_ids`, special tokens left out."""
         text = self._backend.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

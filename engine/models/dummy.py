@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.models.aliases import NO_DRAFTER
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.layers import WeightFormat
 from dspark.engine.models.model_config import ModelConfig
-from dspark.engine.models.resolve import DEFAULT_DRAFTER, NO_DRAFTER
 from dspark.engine.models.target import Target
 from dspark.engine.models.weights import RandomWeights
 
@@ -39,11 +39,11 @@ def dummy_target(spec: str, *, device: torch.device, dtype: str) -> Target:
     return Target.from_config(_config_of(spec), device=device, dtype=dtype)
 
 
-def dummy_drafter(spec: str, *, target: Target, device: torch.device, dtype: str) -> Drafter | None:
+def dummy_drafter(spec: str | None, *, target: Target, device: torch.device, dtype: str) -> Drafter | None:
     """A drafter for `target`: of the folder `spec`'s shape if it is one, else of a shape derived from the target's."""
     if spec == NO_DRAFTER:
         return None
-    if spec != DEFAULT_DRAFTER and (Path(spec).expanduser() / "config.json").is_file():
+    if spec is not None and (Path(spec).expanduser() / "config.json").is_file():
         config = DrafterConfig.from_folder(Path(spec).expanduser())
         config.check_target(target.config)
     else:

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NO_DRAFTER
 from dspark.engine.models.builtin import builtin_target
 from dspark.engine.models.builtin_convert import Progress
-
-DEFAULT_TARGET = "smollm2-135m"
-DEFAULT_DRAFTER = "smollm2-135m-dspark"
-NO_DRAFTER = "none"
+from dspark.engine.wording import first_line
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
@@ -100,15 +98,11 @@ def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
         # LocalEntryNotFoundError, HfHubHTTPError, OSError, and whatever the HTTP library of the day raises.
         raise CheckpointError(
             f"The {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {_first_line(error)}).",
+            f"({type(error).__name__}: {first_line(error)}).",
             remedy="Check the network, the free disk space and that HF_HUB_OFFLINE is not set, or give the path of a "
             "local folder.",
         ) from error
     return Path(folder)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
 
 
 def _progress_bar(repo_id: str, progress: Progress | None) -> type[Any]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dspark.engine.models.rope_config import RopeConfig
+from dspark.kernels.rope_cache import rotation_tables
 
 
 class RotaryTable:
@@ -16,11 +17,10 @@ class RotaryTable:
     def __init__(self, rope: RopeConfig, *, head_dim: int, num_positions: int, device: torch.device) -> None:
         positions = torch.arange(num_positions, dtype=torch.float32, device=device)
         angles = torch.outer(positions, _inverse_frequencies(rope, head_dim).to(device))
-        self.cos = angles.cos()  # [positions, D/2]
-        self.sin = angles.sin_()
+        self.cos, self.sin = rotation_tables(angles)  # [positions, 1, D]
 
     def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [T] -> cos, sin [T, D/2]."""
+        """positions [T] -> cos, sin [T, 1, D]."""
         return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
 
 

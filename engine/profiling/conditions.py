@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dspark.engine.profiling.device import device_name
+from dspark.engine.jobs.manifest import device_name
+from dspark.engine.models.aliases import drafter_for
 from dspark.profiles import Conditions, ModelShape
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def engine_conditions(
                 "markov_head_type": config.markov_head_type or "none",
                 "confidence_head": config.enable_confidence_head,
             }
-        drafter = ModelShape(drafter_name or engine.config.drafter, _known(fingerprint["drafter"]), shape)
+        drafter = ModelShape(drafter_name or _drafter_name(engine), _known(fingerprint["drafter"]), shape)
     target = ModelShape(
         target_name or engine.config.target, _known(fingerprint["target"]), _shape(engine.target.config)
     )
@@ -43,7 +44,7 @@ def engine_conditions(
         drafter=drafter,
         dtype=engine.dtype,
         device=engine.device.type,
-        device_name=device_name(engine.device),
+        device_name=device_name(engine.device.type) or "unknown",
         threads=torch.get_num_threads() if engine.device.type == "cpu" else None,
         runner=runner,
         page_size=engine.page_size,
@@ -51,6 +52,13 @@ def engine_conditions(
         draft_steps=engine.gamma,
         torch=torch.__version__,
     )
+
+
+def _drafter_name(engine: Engine) -> str:
+    config = engine.config
+    if config.load_format == "dummy" and config.drafter is None:
+        return f"a drafter shaped for {config.target}"
+    return drafter_for(config.target, config.drafter)
 
 
 def _shape(config: ModelConfig) -> dict[str, Any]:

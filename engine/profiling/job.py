@@ -12,7 +12,7 @@ import numpy as np
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs.manifest import manifest
 from dspark.engine.profiling.conditions import engine_conditions
-from dspark.engine.profiling.device import device_manifest, device_state
+from dspark.engine.profiling.device import device_state
 from dspark.engine.profiling.eager_timer import EagerTimer
 from dspark.engine.profiling.graph_timer import GraphTimer
 from dspark.engine.profiling.plan import Plan, Planner, Point
@@ -99,8 +99,7 @@ def profile_engine(
         validation=prediction_error(curve.target, held_out),
         notes=tuple(notes),
         manifest={
-            **manifest(),
-            **device_manifest(engine.device),
+            **manifest(engine.device.type),
             "dtype": engine.dtype,
             "repeats": repeats,
             "seed": settings.seed,

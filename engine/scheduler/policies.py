@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dspark.engine.errors import UsageError
 from dspark.engine.scheduler.survival import FloatArray, log_confidence, log_survival
+from dspark.engine.wording import shortened
 
 IntArray = NDArray[np.int64]
 
@@ -117,12 +118,25 @@ class ThresholdPosition:
         return _capped(_leading(confident), view.caps)
 
 
-def parse_policy(text: str, gamma: int) -> Policy:
+def parse_policy(text: str, gamma: int | None) -> Policy:
     """The policy that `text` spells, for a drafter with blocks of `gamma` tokens.
 
+    Args:
+        gamma: 0 = there is no drafter; None = there is one, whose blocks are not known yet.
+
     Raises:
-        UsageError: unknown spelling, a length outside 1..gamma, a threshold outside (0, 1].
+        UsageError: unknown spelling, a length outside 1..gamma, a threshold outside (0, 1], or a policy that needs a
+            drafter without one.
     """
+    policy = _spelled(text, gamma)
+    if policy.drafts and gamma == 0:
+        raise UsageError(
+            f"policy {_quoted(text)} needs a drafter, and there is none", "Name a drafter, or use the policy none."
+        )
+    return policy
+
+
+def _spelled(text: str, gamma: int | None) -> Policy:
     name, colon, value = text.partition(":")
     if name == "none" and not colon:
         return NoDraft()
@@ -132,19 +146,20 @@ def parse_policy(text: str, gamma: int) -> Policy:
         return Threshold(_threshold(value, text=text))
     if name == "threshold-position" and colon:
         return ThresholdPosition(_threshold(value, text=text))
-    raise UsageError(f"unknown policy {_quoted(text)}", f"Use {_SPELLINGS}.")
+    raise UsageError(f"policy {_quoted(text)} is unknown", f"Use {_SPELLINGS}.")
 
 
-def _length(value: str, gamma: int, *, text: str) -> int:
+def _length(value: str, gamma: int | None, *, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", value):
-        raise UsageError(f"policy {_quoted(text)} needs a whole number", f"Write fixed:K with K from 1 to {gamma}.")
+        most = f"1 to {gamma}" if gamma else "1 up"
+        raise UsageError(f"policy {_quoted(text)} needs a whole number", f"Write fixed:K with K from {most}.")
     length = int(value)
     if length == 0:
         raise UsageError(f"policy {_quoted(text)} verifies nothing", "Use the policy none for plain decoding.")
-    if length > gamma:
+    if gamma and length > gamma:
         raise UsageError(
             f"policy {_quoted(text)} asks for {length} draft tokens, but this drafter proposes {gamma} at a time",
-            f"Use fixed:{gamma} or less." if gamma else "Use the policy none, or give a drafter.",
+            f"Use fixed:{gamma} or less.",
         )
     return length
 
@@ -161,4 +176,4 @@ def _threshold(value: str, *, text: str) -> float:
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+    return repr(shortened(text))

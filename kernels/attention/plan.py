@@ -102,17 +102,11 @@ def _piece(
 
     in_order_rows = slice(first, first + covered.size)
 
-    position = np.arange(kv_len)
-    is_row = position < visible[:, None]  # [B, K]
-    # Padding reads the request's first row: finite by construction, whatever lies behind the visible length.
-    page = np.take_along_axis(tables[members], np.where(is_row, position // layout.page_size, 0), axis=1)
-    kv_rows = page * layout.page_size + np.where(is_row, position % layout.page_size, 0)
-    consecutive = len(members) == 1 and bool((np.diff(kv_rows[0]) == 1).all())
-
     def index(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1)).to(device)
 
-    mask = _mask(lens, visible, query, position, causal=layout.causal)
+    kv_rows = _kv_rows(tables[members], visible, layout.page_size)
+    mask = _mask(lens, visible, query, causal=layout.causal)
     if mask is not None and query_len <= LONGEST_BATCHED_QUERY:
         mask = np.tile(mask, (1, heads_per_kv, 1))
     return AttentionPiece(
@@ -120,17 +114,33 @@ def _piece(
         query_len=query_len,
         kv_len=kv_len,
         query_rows=in_order_rows if in_order else index(query_rows),
-        kv_rows=slice(int(kv_rows[0, 0]), int(kv_rows[0, -1]) + 1) if consecutive else index(kv_rows),
+        kv_rows=kv_rows if isinstance(kv_rows, slice) else index(kv_rows),
         mask=None if mask is None else torch.from_numpy(mask)[:, None].to(device=device, dtype=dtype),
         kept=None if is_query.all() else index(np.flatnonzero(is_query)),
         output_rows=None if in_order and covered.size == num_tokens else in_order_rows if in_order else index(covered),
     )
 
 
-def _mask(
-    lens: np.ndarray, visible: np.ndarray, query: np.ndarray, position: np.ndarray, *, causal: bool
-) -> np.ndarray | None:
+def _kv_rows(tables: np.ndarray, visible: np.ndarray, page_size: int) -> slice | np.ndarray:
+    """tables [B, M], visible [B] -> cache rows [B, K]; a slice if one request's lie behind one another."""
+    kv_len = int(visible.max())
+    if len(tables) == 1:
+        pages = tables[0, : -(-kv_len // page_size)]
+        if (pages[1:] - pages[:-1] == 1).all():
+            first = int(pages[0]) * page_size
+            return slice(first, first + kv_len)
+    position = np.arange(kv_len)
+    is_row = position < visible[:, None]  # [B, K]
+    # Padding reads the request's first row: finite by construction, whatever lies behind the visible length.
+    page = np.take_along_axis(tables, np.where(is_row, position // page_size, 0), axis=1)
+    return np.asarray(page * page_size + np.where(is_row, position % page_size, 0))
+
+
+def _mask(lens: np.ndarray, visible: np.ndarray, query: np.ndarray, *, causal: bool) -> np.ndarray | None:
     """0 where a query sees a row and -inf where not, [B, Q, K] fp32; None if every query sees every row."""
+    if len(visible) == 1 and (len(query) == 1 or not causal):
+        return None
+    position = np.arange(visible.max())
     limit = np.broadcast_to(visible[:, None], (len(lens), len(query)))
     if causal:
         limit = np.minimum(visible[:, None] - lens[:, None] + query + 1, limit)

@@ -36,6 +36,8 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, piece: AttentionPiece, 
     num_kv_heads, head_dim = k_cache.shape[1:]
     batch, queries = piece.num_requests, piece.query_len
     rows = piece.query_rows
+    if batch == queries == 1 and isinstance(piece.kv_rows, slice) and q.dtype == torch.float32:
+        return _attend_alone(q[rows], k_cache[piece.kv_rows], v_cache[piece.kv_rows], scale)
     q = q[rows] if isinstance(rows, slice) else q.index_select(0, rows)
     q = q.view(batch, queries, num_kv_heads, -1, head_dim)  # [B, Q, Hkv, Hq/Hkv, D]
     if isinstance(piece.kv_rows, Tensor) and piece.k_buffer is None:
@@ -55,6 +57,13 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, piece: AttentionPiece, 
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=piece.mask, scale=scale)
     out = out.view(batch, num_kv_heads, shared, queries, head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(batch * queries, -1, head_dim)
+
+
+def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """One query of one request: q [1, Hq, D]; k, v [K, Hkv, D] -> [1, Hq, D]. Fused attention costs more than this."""
+    shared = q.view(k.shape[1], -1, k.shape[2])  # [Hkv, Hq/Hkv, D]
+    weights = torch.bmm(shared, k.permute(1, 2, 0)).mul_(scale).softmax(-1)
+    return torch.bmm(weights, v.transpose(0, 1)).view(q.shape)
 
 
 def _visible_rows(cache: Tensor, piece: AttentionPiece, buffer: Tensor | None) -> Tensor:

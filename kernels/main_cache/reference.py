@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from dspark.kernels.rope_cache.reference import rotate_half
+
 
 def write_main_cache(
     kv: Tensor,
@@ -15,15 +17,13 @@ def write_main_cache(
     slots: Tensor,
     eps: float,
 ) -> None:
-    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, D/2] fp32; k_norm [Ld, D]; k_cache, v_cache [Ld, N, Hkv, D]; slots [T] int64.
+    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; caches [Ld, N, Hkv, D]; slots [T] int64.
 
     K is normalised per head and rotated, V stored as it is. Rows of `slots` may repeat only for padding.
     """
     key = kv[:, :, 0].float()  # [T, Ld, Hkv, D]
     key = key * torch.rsqrt(key.square().mean(dim=-1, keepdim=True) + eps) * k_norm.float()[:, None]
-    first, second = key.chunk(2, dim=-1)
-    cos, sin = cos[:, None, None], sin[:, None, None]
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(k_cache.dtype)
+    rotated = rotate_half(key.flatten(1, 2), cos, sin).view(key.shape).to(k_cache.dtype)
     value = kv[:, :, 1].to(v_cache.dtype)
     for layer in range(k_cache.shape[0]):
         k_cache[layer].index_copy_(0, slots, rotated[:, layer])

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark.kernels.rope_cache.triton import plain_angles
+
 
 @triton.jit
 def _main_cache_kernel(
@@ -62,13 +64,14 @@ def write_main_cache(
     slots: Tensor,
     eps: float,
 ) -> None:
-    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, D/2] fp32; k_norm [Ld, D]; k_cache, v_cache [Ld, N, Hkv, D]; slots [T] int64.
+    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; caches [Ld, N, Hkv, D]; slots [T] int64.
 
     K is normalised per head and rotated, V stored as it is. Rows of `slots` may repeat only for padding.
     """
     tokens, layers, _, kv_heads, head_dim = kv.shape
     if tokens == 0:
         return
+    cos, sin = plain_angles(cos, sin)
     # One stride serves both tables and both caches; only the token and row axes may be strided.
     assert cos.stride() == sin.stride() and cos.stride(1) == 1 and k_cache.stride() == v_cache.stride()
     assert kv[0].is_contiguous() and k_norm.is_contiguous() and k_cache.stride()[2:] == (head_dim, 1)

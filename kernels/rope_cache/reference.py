@@ -21,8 +21,8 @@ def rope_and_cache(
 ) -> Tensor:
     """Rotate Q and K, write K and V into cache rows `slots`, return Q.
 
-    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, D/2] fp32; k_cache, v_cache [N, Hkv, D];
-    slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
+    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`;
+    k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
     """
     head_dim = k_cache.shape[-1]
     num_rotated = num_heads + num_kv_heads
@@ -38,14 +38,15 @@ def rope_and_cache(
     return rotated[:, :num_heads]
 
 
+def rotation_tables(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """angles [T, D/2] fp32 -> cos, sin [T, 1, D] as every rotation here takes them: whole heads wide, sin signed.
+
+    Both halves hold the same angles, and the first half of sin carries the rotation's minus.
+    """
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
+
+
 def rotate_half(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Llama's rotation: dimension i pairs with i + D/2. x [T, heads, D]; cos, sin [T, D/2] fp32. Returns x's dtype."""
-    # [T, heads, 2, D/2]: the two halves side by side let one multiplication serve both.
-    halves = x.unflatten(-1, (2, x.shape[-1] // 2))
-    out = halves * cos[:, None, None]
-    sin = sin[:, None]
-    first, second = halves.unbind(2)
-    out_first, out_second = out.unbind(2)
-    out_first.addcmul_(second, sin, value=-1)
-    out_second.addcmul_(first, sin)
-    return out.flatten(2).to(x.dtype)
+    """Llama's rotation: dimension i pairs with i + D/2. x [T, heads, D]; cos, sin [T, 1, D] fp32. Returns x's dtype."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)

@@ -73,6 +73,12 @@ def _rope_cache_kernel(
     tl.store(v_address + HALF, turned_second.to(v_cache.dtype.element_ty), mask=inside & is_v)
 
 
+def plain_angles(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """cos, sin [T, 1, D] as `rotation_tables` makes them -> views [T, D/2] of unsigned values."""
+    half = cos.shape[-1] // 2
+    return cos[:, 0, :half], sin[:, 0, half:]
+
+
 def rope_and_cache(
     qkv: Tensor,
     cos: Tensor,
@@ -89,14 +95,15 @@ def rope_and_cache(
 ) -> Tensor:
     """Rotate Q and K, write K and V into cache rows `slots`, return Q.
 
-    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, D/2] fp32; k_cache, v_cache [N, Hkv, D];
-    slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D].
+    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`;
+    k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D].
     """
     tokens = qkv.shape[0]
     head_dim = k_cache.shape[-1]
     q = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if tokens == 0:
         return q
+    cos, sin = plain_angles(cos, sin)
     # One stride serves both tables and both caches.
     assert cos.stride() == sin.stride() and k_cache.stride() == v_cache.stride()
     assert k_cache.stride()[1:] == (head_dim, 1) and qkv.stride(1) == cos.stride(1) == 1

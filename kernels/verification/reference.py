@@ -63,10 +63,11 @@ def verify(
     None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
     block that is verified.
     """
-    starts = query_starts[:-1].long()
     if max_length == 0:
-        tokens = sample(target_logits.index_select(0, starts), rows, positions + 1)
+        # One row a request, in order.
+        tokens = sample(target_logits, rows, positions + 1)
         return Verdict(accepted=torch.zeros_like(tokens), next_token=tokens)
+    starts = query_starts[:-1].long()
     assert draft_tokens is not None, "draft tokens to verify were announced but not given"
     assert acceptance in ("rejection", "coupled"), acceptance
     if rows.all_greedy:

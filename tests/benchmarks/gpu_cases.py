@@ -19,6 +19,7 @@ from dspark.kernels.attention import reference as attention_reference
 from dspark.kernels.linear import reference as linear_reference
 from dspark.kernels.main_cache import reference as main_cache_reference
 from dspark.kernels.markov import reference as markov_reference
+from dspark.kernels.rope_cache import rotation_tables
 from dspark.kernels.verification import reference as verification_reference
 
 DEVICE = "cuda"
@@ -259,8 +260,7 @@ def main_cache_case(tokens: int) -> Case:
     layers, cache_rows = 3, 1 << 16
     heads = (SMOL.kv_heads, SMOL.head_dim)
     kv = randn(tokens, layers, 2, *heads)
-    angles = torch.rand(tokens, SMOL.head_dim // 2, device=DEVICE)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = rotation_tables(torch.rand(tokens, SMOL.head_dim // 2, device=DEVICE))
     k_norm = randn(layers, SMOL.head_dim)
     slots = torch.randperm(cache_rows, device=DEVICE)[:tokens]
     ours, theirs = (torch.zeros(2, layers, cache_rows, *heads, device=DEVICE, dtype=BF16) for _ in range(2))

@@ -16,6 +16,7 @@ def workplace(tmp_path, monkeypatch):
     import dspark.engine
     import dspark.engine.jobs.tokenizer
     import dspark.engine.models.resolve
+    from dspark.engine.jobs.finished import known_settings
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
@@ -23,13 +24,23 @@ def workplace(tmp_path, monkeypatch):
 
     def engine(config, *, detokenizer):
         engines.append(config)
+        drafter = None if config.drafter == "none" else Path(config.drafter)
+        engine.made.settings = known_settings(config, Path(config.target), drafter)
         return engine.made
 
     engine.made = FakeEngine()
     engine.configs = engines
     monkeypatch.setattr(dspark.engine, "Engine", engine, raising=False)
     monkeypatch.setattr(dspark.engine.jobs.tokenizer.Tokenizer, "load", lambda folder: CharCodec())
-    monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", lambda spec, progress: tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+
+    def resolve(spec, *, progress):
+        engine.resolved.append(spec)
+        return tmp_path / "model"
+
+    engine.resolved = []
+    monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", resolve)
     return engine
 
 
@@ -79,9 +90,30 @@ def test_interrupted_says_how_to_go_on_and_does(workplace, capsys):
     assert main(["decode", "-i", "in.jsonl"]) == 2
     assert main(["decode", "-i", "in.jsonl", "--resume"]) == 0
     assert texts() == ["ONE", "TWO"]
+
+
+def test_resuming_a_finished_run_compares_it_and_answers_as_the_run_did(workplace, capsys):
+    with open("in.jsonl", "a") as file:
+        file.write("nonsense\n")
+    assert main(["decode", "-i", "in.jsonl", "--json"]) == 3
+    first = capsys.readouterr()
     workplace.made = None
-    assert main(["decode", "-i", "in.jsonl", "--resume"]) == 0
-    assert "nothing is left to resume" in capsys.readouterr().err
+    assert main(["decode", "-i", "in.jsonl", "--json", "--resume"]) == 3
+    again = capsys.readouterr()
+    assert "nothing is left to resume" in again.err
+    assert json.loads(again.out) == json.loads(first.out)
+    for flags, name in (
+        (["--temperature", "0.5"], "sampling.temperature (0.0 then, 0.5 now)"),
+        (["--seed", "1"], "engine.seed"),
+        (["--policy", "none"], "engine.policy"),
+        (["--drafter", "none"], "engine.drafter"),
+        (["--acceptance", "coupled"], "engine.acceptance"),
+        (["--token-ids"], "token_ids"),
+        (["--metrics", "elsewhere.json"], "elsewhere.json does not say by what run"),
+        (["--overwrite"], "exclude each other"),
+    ):
+        assert main(["decode", "-i", "in.jsonl", "--resume", *flags]) == 2
+        assert name in capsys.readouterr().err
 
 
 USAGE = {
@@ -89,10 +121,16 @@ USAGE = {
     "missing input": (["-i", "nowhere"], "cannot read nowhere"),
     "unknown flag": (["--foo"], "--foo"),
     "number": (["-i", "in.jsonl", "--max-tokens", "many"], "--max-tokens"),
-    "top-p": (["-i", "in.jsonl", "--top-p", "0"], "top_p is 0"),
+    "top-p": (["-i", "in.jsonl", "--top-p", "0"], "--top-p is 0"),
     "nan": (["-i", "in.jsonl", "--temperature", "nan"], "--temperature"),
-    "device": (["-i", "in.jsonl", "--device", "tpu"], "Choose one of: auto, cpu, cuda"),
-    "policy": (["-i", "in.jsonl", "--policy", "lucky"], "unknown policy 'lucky'"),
+    "device": (["-i", "in.jsonl", "--device", "tpu"], "--device is 'tpu'\n  Choose one of: auto, cpu, cuda"),
+    "policy": (["-i", "in.jsonl", "--policy", "lucky"], "--policy 'lucky' is unknown"),
+    "no draft length": (["-i", "in.jsonl", "--policy", "fixed:abc"], "--policy 'fixed:abc' needs a whole number"),
+    "nothing drafted": (["-i", "in.jsonl", "--policy", "fixed:0"], "verifies nothing"),
+    "fixed without drafter": (["-i", "in.jsonl", "--policy", "fixed:3", "--drafter", "none"], "needs a drafter"),
+    "threshold without drafter": (["-i", "in.jsonl", "--policy", "threshold:.5", "--target", "x"], "needs a drafter"),
+    "metrics": (["-i", "in.jsonl", "--metrics", "model"], "Give --metrics the name of a file"),
+    "onto partial": (["-i", "in.jsonl", "-o", "in", "--overwrite"], "in.partial is not a partial result file"),
     "both": (["-i", "in.jsonl", "--resume", "--overwrite"], "exclude each other"),
     "onto input": (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input file"),
     "config": (["-i", "in.jsonl", "--config", "none.toml"], "cannot read none.toml"),
@@ -101,11 +139,16 @@ USAGE = {
 
 @pytest.mark.parametrize(("arguments", "message"), USAGE.values(), ids=USAGE)
 def test_usage_errors_are_a_sentence(workplace, capsys, arguments, message):
+    Path("in.partial").symlink_to("in.jsonl")
     assert main(["decode", *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
-    assert workplace.configs == []
+    # What happened, as a fragment, and what to do, as a sentence.
+    what, *remedy = err.splitlines()
+    assert what.startswith("dspark: ") and not what.endswith(".")
+    assert remedy
+    assert workplace.configs == workplace.resolved == []
     assert not os.path.exists("dspark-out/decode.jsonl")
 
 
@@ -130,10 +173,10 @@ def test_config_file_gives_defaults_and_flags_win(workplace):
         ("max-token = 1", "Did you mean `max-tokens`?"),
         ("[decode]\nfoo = 1", "[decode] in c.toml has an unknown key `foo`"),
         ("config = 'x'", "unknown key `config`"),
-        ("resume = 'yes'", "must be true or false"),
+        ("resume = 'yes'", "Write true or false"),
         ("max-tokens = 1.5", "--max-tokens"),
-        ("max-tokens = true", "must be a string or a number"),
-        ("seed = [1]", "must be a string or a number"),
+        ("max-tokens = true", "Write a string or a number"),
+        ("seed = [1]", "Write a string or a number"),
         ("seed = ", "is not TOML"),
     ],
     ids=["top level", "table", "itself", "flag", "fraction", "boolean", "list", "syntax"],
@@ -148,7 +191,48 @@ def test_default_drafter_belongs_to_the_default_target(workplace):
     assert main(["decode", "-i", "in.jsonl"]) == 0
     assert main(["decode", "-i", "in.jsonl", "--overwrite", "--target", "somewhere"]) == 0
     assert main(["decode", "-i", "in.jsonl", "--overwrite", "--drafter", "none"]) == 0
-    assert [config.drafter for config in workplace.configs] == ["smollm2-135m-dspark", "none", "none"]
+    drafters = [Path(config.drafter).name for config in workplace.configs]
+    assert drafters == ["builtin_drafter", "none", "none"]
+
+
+def test_a_fetched_drafter_shows_its_progress(workplace, capsys, monkeypatch):
+    import dspark.engine.models.resolve
+
+    def resolve(spec, *, progress):
+        progress(f"Fetching {spec}", 1, 2)
+
+    monkeypatch.setattr(dspark.engine.models.resolve, "resolve_drafter", resolve)
+    assert main(["decode", "-i", "in.jsonl", "--drafter", "org/name"]) == 0
+    assert "Fetching org/name\n" in capsys.readouterr().err
+    assert main(["decode", "-i", "in.jsonl", "--drafter", "org/name", "--policy", "none", "--overwrite"]) == 0
+    assert "Fetching none\n" in capsys.readouterr().err
+
+
+def test_a_draft_length_past_the_drafters_own_names_the_flag(workplace, capsys, monkeypatch):
+    import dspark.engine
+    from dspark.engine.scheduler.policies import parse_policy
+
+    monkeypatch.setattr(dspark.engine, "Engine", lambda config, detokenizer: parse_policy(config.policy, 7))
+    assert main(["decode", "-i", "in.jsonl", "--policy", "fixed:8"]) == 2
+    assert "dspark: --policy 'fixed:8' asks for 8 draft tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
+def test_json_is_utf8_and_help_is_spelt_whatever_the_locale(tmp_path, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+
+    def run(*arguments):
+        code = "import sys; from dspark.cli.main import main; sys.exit(main())"
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, env=environment, cwd=tmp_path
+        )
+
+    done = run("decode", "--json", "-i", "nirgendwo-ü-γ")
+    assert done.returncode == 2
+    assert "nirgendwo-ü-γ" in json.loads(done.stdout.decode("utf-8"))["error"]["message"]
+    done = run("decode", "--help")
+    assert done.returncode == 0
+    assert "--policy" in done.stdout.decode(encoding)
 
 
 def test_a_full_disk_is_one_sentence(workplace, capsys):
@@ -158,7 +242,7 @@ def test_a_full_disk_is_one_sentence(workplace, capsys):
     workplace.made = FakeEngine(before=full)
     assert main(["decode", "-i", "in.jsonl"]) == 1
     err = capsys.readouterr().err
-    assert "No space is left" in err
+    assert "no space is left" in err
     assert "--resume" in err
     assert "Traceback" not in err
 

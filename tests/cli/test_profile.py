@@ -41,6 +41,11 @@ def workplace(tmp_path, monkeypatch):
     profile_engine.asked = asked
     monkeypatch.setattr(dspark.engine, "Engine", lambda config, progress: config, raising=False)
     monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", lambda spec, progress: Path("folder"))
+    monkeypatch.setattr(
+        dspark.engine.models.resolve,
+        "resolve_drafter",
+        lambda spec, progress: None if spec == "none" else Path("drafters", spec),
+    )
     monkeypatch.setattr(dspark.engine.profiling.job, "profile_engine", profile_engine)
     return profile_engine
 
@@ -92,15 +97,16 @@ def test_defaults_and_configuration_file(workplace):
     (_, filed), (config, plain) = workplace.asked
     assert (filed.context_tokens, filed.repeats) == ((99,), 3)
     assert (plain.context_tokens, plain.repeats, plain.max_batch_tokens) == ((256, 1024, 4096), None, None)
-    assert config.drafter == "smollm2-135m-dspark"
+    assert config.drafter == "drafters/smollm2-135m-dspark"
+    assert plain.drafter_name == "smollm2-135m-dspark"
 
 
 def test_random_weights_need_no_checkpoint(workplace):
     assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b"]) == 0
     assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b", "--drafter", "none"]) == 0
     (config, settings), (without, _) = workplace.asked
-    assert (config.target, config.drafter, config.load_format) == ("qwen3-4b", "smollm2-135m-dspark", "dummy")
-    assert settings.drafter_name == "a drafter shaped for qwen3-4b"
+    assert (config.target, config.drafter, config.load_format) == ("qwen3-4b", None, "dummy")
+    assert settings.drafter_name is None
     assert without.drafter == "none"
 
 
@@ -121,7 +127,7 @@ def test_an_interrupt_keeps_the_profile_before(workplace, capsys):
     workplace.answer, answer = interrupt, workplace.answer
     assert main(["profile"]) == 130
     err = capsys.readouterr().err
-    assert "Interrupted (Measuring, repeat 1 of 3)." in err
+    assert "interrupted (Measuring, repeat 1 of 3)" in err
     assert "dspark-out/profile.json was not written" in err
     workplace.answer = answer
     assert main(["profile"]) == 0
@@ -153,7 +159,7 @@ def test_notes_and_poor_predictions_are_said(workplace, capsys):
         (["--context-tokens", "0"], "--context-tokens is '0'"),
         (["--context-tokens", "1_0"], "--context-tokens is '1_0'"),
         (["--repeats", "0"], "--repeats"),
-        (["--device", "tpu"], "device is 'tpu'"),
+        (["--device", "tpu"], "--device is 'tpu'"),
         (["--max-batch-tokens", "-1"], "--max-batch-tokens"),
     ],
     ids=" ".join,

@@ -164,7 +164,7 @@ def test_longest_prompt_gets_one_token() -> None:
         ({"max_context": 10_000}, "can see"),
         ({"kv_cache_tokens": 64}, "cannot hold one request"),
         ({"policy": "fixed:8"}, "7 at a time"),
-        ({"drafter": "none", "policy": "fixed:1"}, "0 at a time"),
+        ({"drafter": "none", "policy": "fixed:1"}, "needs a drafter"),
     ],
     ids=["context", "kv-cache", "policy", "no-drafter"],
 )

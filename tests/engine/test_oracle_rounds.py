@@ -1,6 +1,6 @@
 """Every round that the method authors' own code ran, run again by the engine.
 
-Where DESIGN 3 counts otherwise, the tests say so by name:
+Where README ("How the numbers are counted") counts otherwise, the tests say so by name:
 
 - stop inside the accepted tokens: the authors' proposal length of that round ends at the stop token; here `verified`
   counts all that the target ran and `observed` ends at the stop token. Accepted and emitted agree.
@@ -230,7 +230,7 @@ def test_stop_cases(device: str, name: str, case_index: int) -> None:
 
 
 def limited(rounds: list[dict[str, Any]], prompt_length: int, max_tokens: int) -> list[tuple[int, int]]:
-    """(verified, accepted) of the rounds that DESIGN 3 leaves of the authors' when `max_tokens` bounds them."""
+    """(verified, accepted) of the rounds that are left of the authors' when `max_tokens` bounds verification."""
     result = []
     for theirs in rounds:
         tokens_left = max_tokens - (theirs["start"] - prompt_length + 1)

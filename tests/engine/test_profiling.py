@@ -206,7 +206,7 @@ def test_the_engine_itself(measured, engine, tmp_path):
     assert any("longer than the models allow" in note for note in profile.notes)
     manifest = profile.manifest
     assert (manifest["repeats"], manifest["dtype"], manifest["clock"]) == (3, "float32", "wall")
-    assert manifest["device"]
+    assert manifest["device_name"] == profile.conditions.device_name
     path = tmp_path / "profile.json"
     save_profile(profile, path)
     loaded = load_profile(path)
@@ -228,6 +228,7 @@ def test_random_weights_have_a_shape_and_no_fingerprint():
     config = EngineConfig(target=folder, device="cpu", dtype="float32", load_format="dummy", concurrency=2)
     conditions = engine_conditions(Engine(config), runner="eager")
     assert conditions.drafter is not None
+    assert conditions.drafter.name == f"a drafter shaped for {folder}"
     assert conditions.target.fingerprint is conditions.drafter.fingerprint is None
     real = engine_conditions(make_engine("dspark_rnn", concurrency=2), runner="eager")
     assert real.target.fingerprint

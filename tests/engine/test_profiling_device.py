@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dspark.engine.profiling.device import device_manifest, device_name, device_state
+from dspark.engine.profiling.device import device_state
 from dspark.engine.profiling.job import _throttled
 
 GPU = torch.device("cuda", 0)
@@ -16,9 +16,8 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """Makes an nvidia-smi of a shell script, the only program there is."""
-    properties = SimpleNamespace(uuid="1234-abcd", total_memory=5, multi_processor_count=132)
+    properties = SimpleNamespace(uuid="1234-abcd")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def make(script):
@@ -52,15 +51,10 @@ def test_a_driver_that_does_not_answer(driver, script):
     if script is not None:
         driver(script)
     assert set(device_state(GPU).values()) == {None}
-    manifest = device_manifest(GPU)
-    assert (manifest["device"], manifest["driver"], manifest["multiprocessors"]) == ("a GPU", None, 132)
 
 
-def test_a_cpu_has_a_name_and_no_state():
-    cpu = torch.device("cpu")
-    assert device_name(cpu)
-    assert device_state(cpu) == {}
-    assert device_manifest(cpu)["torch_threads"] >= 1
+def test_a_cpu_has_none():
+    assert device_state(torch.device("cpu")) == {}
 
 
 def test_held_back_clocks_are_noted_unless_the_gpu_was_idle():

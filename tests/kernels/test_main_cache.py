@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dspark.kernels.main_cache import write_main_cache
+from dspark.kernels.rope_cache import rotation_tables
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 63])
@@ -20,7 +21,7 @@ def test_writes_normed_rotated_keys_and_raw_values(tokens, dtype):
     k_cache = torch.full((layers, rows, heads, head_dim), math.nan, dtype=dtype)
     v_cache = k_cache.clone()
     write_main_cache(
-        kv, angles.cos(), angles.sin(), k_norm=k_norm, k_cache=k_cache, v_cache=v_cache, slots=slots, eps=eps
+        kv, *rotation_tables(angles), k_norm=k_norm, k_cache=k_cache, v_cache=v_cache, slots=slots, eps=eps
     )
     key = kv[:, :, 0].double()
     key = key / (key.square().mean(-1, keepdim=True) + eps).sqrt() * k_norm.double()[None, :, None]

@@ -3,6 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from dspark.kernels import rope_and_cache
+from dspark.kernels.rope_cache import rotation_tables
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
@@ -37,8 +38,7 @@ def test_rope_and_cache(
     q_norm, k_norm = (torch.rand(head_dim).to(dtype) if with_norms else None for _ in range(2))
     q = rope_and_cache(
         qkv,
-        angles.cos(),
-        angles.sin(),
+        *rotation_tables(angles),
         k_cache=k_cache,
         v_cache=v_cache,
         slots=slots,

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from dspark.kernels.rope_cache import rotation_tables
+
 # Two roundings to the output's type apart, at values of a few units.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -73,21 +75,21 @@ def test_rope_and_cache(device, tokens, num_heads, num_kv_heads, head_dim, qk_no
         pytest.skip("too large for the interpreter")
     torch.manual_seed(tokens)
     qkv = torch.randn(tokens, (num_heads + 2 * num_kv_heads) * head_dim).to(dtype)
-    angles = torch.rand(tokens, head_dim // 2) * 40
+    cos, sin = rotation_tables(torch.rand(tokens, head_dim // 2) * 40)
     norms = [torch.randn(head_dim).to(dtype) if qk_norm else None for _ in range(2)]
     caches = [torch.full((128, num_kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
     slots = torch.randperm(128)[:tokens]
     moved = [cache.to(device, copy=True) for cache in caches]
     heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "eps": 1e-6}
     expected = reference(
-        qkv, angles.cos(), angles.sin(), k_cache=caches[0], v_cache=caches[1], slots=slots,
+        qkv, cos, sin, k_cache=caches[0], v_cache=caches[1], slots=slots,
         q_norm=norms[0], k_norm=norms[1], **heads,
     )  # fmt: skip
     on_device = [None if norm is None else norm.to(device) for norm in norms]
     # A view of wider rows, as the first part of a fused projection's output would be.
     strided = torch.cat((qkv, torch.full_like(qkv[:, :8], float("nan"))), dim=1).to(device)[:, : qkv.shape[1]]
     actual = rope_and_cache(
-        strided, angles.cos().to(device), angles.sin().to(device), k_cache=moved[0], v_cache=moved[1],
+        strided, cos.to(device), sin.to(device), k_cache=moved[0], v_cache=moved[1],
         slots=slots.to(device), q_norm=on_device[0], k_norm=on_device[1], **heads,
     )  # fmt: skip
     close(actual, expected, dtype)
@@ -108,15 +110,13 @@ def test_write_main_cache(device, tokens: int, layers: int, kv_heads: int, head_
     torch.manual_seed(tokens)
     kv = torch.randn(tokens, layers, 2, kv_heads, head_dim).to(dtype)
     k_norm = torch.randn(layers, head_dim).to(dtype)
-    angles = torch.rand(tokens, head_dim // 2) * 40
+    cos, sin = rotation_tables(torch.rand(tokens, head_dim // 2) * 40)
     slots = torch.randperm(80)[:tokens]
     caches = [torch.full((layers, 80, kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
     moved = [cache.to(device, copy=True) for cache in caches]
-    reference(
-        kv, angles.cos(), angles.sin(), k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], slots=slots, eps=1e-6
-    )
+    reference(kv, cos, sin, k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], slots=slots, eps=1e-6)
     write_main_cache(
-        kv.to(device), angles.cos().to(device), angles.sin().to(device), k_norm=k_norm.to(device),
+        kv.to(device), cos.to(device), sin.to(device), k_norm=k_norm.to(device),
         k_cache=moved[0], v_cache=moved[1], slots=slots.to(device), eps=1e-6,
     )  # fmt: skip
     close(moved[0], caches[0], dtype)

@@ -276,7 +276,7 @@ def _draw(probs: np.ndarray, noise: np.ndarray) -> int:
 
 
 def _verify_one(batch: Batch, request: int, *, certain: bool) -> tuple[int, int]:
-    """DESIGN's rule for one request, in float64 and in probabilities."""
+    """Accept while u·q < p, else draw from max(p - q, 0): one request, in float64 and in probabilities."""
     anchor, length = int(batch.positions[request]), int(batch.lengths[request])
     temperature = float(batch.rows.temperature[request])
     for k in range(length):

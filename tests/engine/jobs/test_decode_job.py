@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from fake_engine import CharCodec, FakeEngine, NoProgress
 
-from dspark.engine.errors import UsageError
-from dspark.engine.jobs.decode_job import DecodeJob, decode_file, finished_summary
+from dspark.engine.errors import EngineError, UsageError
+from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.requests import SamplingParams
 
@@ -47,7 +47,7 @@ def test_one_row_out_for_each_row_in_and_in_order(tmp_path):
     }
     assert (rows[1]["text"], rows[1]["finish_reason"], rows[1]["token_ids"]) == ("XY", "length", [88, 89])
     assert [row["error"] for row in rows if row["finish_reason"] == "error"] == [
-        "line 3: the prompt is empty after tokenising",
+        "line 3: the prompt is empty after tokenising. Give a text of at least one token.",
         "line 4: the prompt is too long",
         "line 6: top_p is 0. Give a number above 0 and up to 1 (1 = off).",
     ]
@@ -77,7 +77,7 @@ def test_token_ids_on_request(tmp_path):
 def test_without_a_tokenizer_token_ids_are_still_answered(tmp_path):
     _, rows = decode(make_job(tmp_path), codec=None)
     assert (rows[1]["text"], rows[1]["token_ids"]) == (None, [88, 89])
-    assert rows[0]["error"] == "line 1: the target has no tokenizer; give `prompt_token_ids`"
+    assert rows[0]["error"] == "line 1: the target has no tokenizer. Give `prompt_token_ids`."
 
 
 def test_requests_are_pulled_as_the_engine_has_room(tmp_path):
@@ -105,9 +105,6 @@ def test_all_turns_are_asked_with_the_models_own_answers(tmp_path):
     assert rows[0]["usage"]["completion_tokens"] == sum(len(turn) + 1 for turn in rows[0]["turns"])
     assert [len(row.get("turns", [])) for row in rows] == [3, 0, 0, 2]
     assert summary.emitted == summary.completion_tokens - 7
-    # The same, found again from the output alone.
-    again = finished_summary(make_job(tmp_path, rows_in, all_turns=True))
-    assert (again.emitted, again.completion_tokens) == (summary.emitted, summary.completion_tokens)
 
 
 def test_a_later_turn_that_is_too_long_is_an_error_row(tmp_path):
@@ -174,10 +171,59 @@ def test_killed_between_publishing_and_the_last_step(tmp_path, monkeypatch):
     assert (len(rows), summary.resumed, engine.asked) == (7, 7, [])
 
 
-def test_files_in_each_others_way_are_refused(tmp_path):
-    for option, name in (("output", "in.jsonl"), ("metrics", "in.jsonl"), ("metrics", "out.jsonl")):
-        with pytest.raises(UsageError):
-            make_job(tmp_path, **{option: tmp_path / name})
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("output", "in.jsonl"),
+        ("output", "in"),
+        ("output", "hard"),
+        ("output", "soft"),
+        ("metrics", "in.jsonl"),
+        ("metrics", "out.jsonl"),
+        ("metrics", "out.jsonl.partial"),
+    ],
+)
+def test_files_in_each_others_way_are_refused(tmp_path, option, name):
+    (tmp_path / "in.jsonl").touch()
+    (tmp_path / "in.partial").symlink_to(tmp_path / "in.jsonl")
+    (tmp_path / "hard").hardlink_to(tmp_path / "in.jsonl")
+    (tmp_path / "soft").symlink_to(tmp_path / "in.jsonl")
+    before = (tmp_path / "in.jsonl").read_bytes()
+    with pytest.raises(UsageError, match=f"--{option}") as refused:
+        make_job(tmp_path, rows=[], **{option: tmp_path / name})
+    assert refused.value.remedy
+    assert (tmp_path / "in.jsonl").read_bytes() == before
+
+
+def rewriting_engine(path, content, *, at):
+    """Gives the input file another content while row `at` is decoded."""
+    return FakeEngine(concurrency=1, before=lambda index: index == at and path.write_bytes(content))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda b: b.replace(b'"p9999"', b'"q9999"'), lambda b: b[: len(b) // 2], lambda b: b""],
+    ids=["a row", "shorter", "emptied"],
+)
+def test_an_input_that_changes_is_an_error_and_what_was_done_is_kept(tmp_path, change):
+    job = make_job(tmp_path, [{"prompt": f"p{i}"} for i in range(20_000)])
+    source = tmp_path / "in.jsonl"
+    content = source.read_bytes()
+    with pytest.raises(EngineError, match=r"in\.jsonl has changed from line \d+ on") as refused:
+        decode(job, rewriting_engine(source, change(content), at=3))
+    assert "--resume" in refused.value.remedy
+    assert not job.output.exists()
+    source.write_bytes(content)
+    summary, rows = decode(replace(job, input=open_input(str(source)), resume=True))
+    assert summary.resumed > 3
+    assert [row["text"] for row in rows] == [f"P{i}" for i in range(20_000)]
+
+
+def test_an_input_that_grows_is_decoded_as_it_was(tmp_path):
+    job = make_job(tmp_path, [{"prompt": f"p{i}"} for i in range(5)])
+    source = tmp_path / "in.jsonl"
+    _, rows = decode(job, rewriting_engine(source, source.read_bytes() + b'{"prompt": "late"}\n', at=0))
+    assert [row["text"] for row in rows] == ["P0", "P1", "P2", "P3", "P4"]
 
 
 def test_no_rows_give_an_empty_file(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs import strict_json
-from dspark.engine.jobs.results import ResultFile, check_output, is_finished, partial_path
+from dspark.engine.jobs.results import ResultFile, check_document, check_output, is_finished, partial_path
 
 HEADER = {"engine": {"target": "t", "policy": "none"}, "stop": ()}
 
@@ -67,12 +67,35 @@ def test_another_runs_partial_is_refused_by_name(tmp_path):
     opened(tmp_path, resume=True).close()
 
 
-def test_a_foreign_partial_file_is_left_alone(tmp_path):
+FOREIGN = {
+    "rows": b'{"mine": 1}\n',
+    "text": b"what I wrote\nby hand\n",
+    "no line end": b"notes",
+    "binary": b"\x00\xff" * 40,
+    "JSON of another kind": b'{"dspark": 1}\n',
+}
+
+
+@pytest.mark.parametrize("flag", ["resume", "overwrite"])
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_partial_file_is_left_alone(tmp_path, content, flag):
     partial = partial_path(tmp_path / "out.jsonl")
-    partial.write_text('{"mine": 1}\n')
+    partial.write_bytes(content)
     with pytest.raises(UsageError, match="not a partial result file"):
-        opened(tmp_path, resume=True)
-    assert partial.read_text() == '{"mine": 1}\n'
+        opened(tmp_path, **{flag: True})
+    assert partial.read_bytes() == content
+
+
+def test_only_a_torn_header_of_the_same_run_is_started_anew(tmp_path):
+    opened(tmp_path).close()
+    partial = partial_path(tmp_path / "out.jsonl")
+    torn = partial.read_bytes()[:-10]
+    for content in (torn, torn[:-1] + b"\n"):
+        partial.write_bytes(content)
+        with pytest.raises(UsageError, match="breaks off in its first line"):
+            opened(tmp_path, resume=True, header={"engine": {"target": "u"}})
+        assert partial.read_bytes() == content
+    opened(tmp_path, overwrite=True).close()
 
 
 def test_two_writers_of_one_output(tmp_path):
@@ -102,6 +125,16 @@ def test_what_exists_is_not_overwritten_unasked(tmp_path, files, flags, message)
         check_output(tmp_path / "out.jsonl", **{"resume": False, "overwrite": False, **flags})
 
 
+def test_a_place_for_metrics_is_checked_like_that_of_the_output(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a file"):
+        check_document(tmp_path, flag="--metrics")
+    with pytest.raises(UsageError, match="cannot create") as refused:
+        check_document(tmp_path / "file" / "m.json", flag="--metrics")
+    assert "--metrics" in refused.value.remedy
+    check_document(tmp_path / "new" / "m.json", flag="--metrics")
+
+
 def test_only_files_are_outputs(tmp_path):
     for place in (tmp_path, tmp_path / ".." / "null"):
         if place.name == "null":
@@ -127,9 +160,13 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(tmp_path):
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "elsewhere" / "real.jsonl")
-    publish(opened(tmp_path, num_rows=0))
+    opened(tmp_path, num_rows=0).close()
+    with pytest.raises(UsageError, match="unfinished run"):
+        check_output(tmp_path / "out.jsonl", resume=False, overwrite=False)
+    publish(opened(tmp_path, num_rows=0, resume=True))
     assert (tmp_path / "out.jsonl").is_symlink()
     assert (tmp_path / "elsewhere" / "real.jsonl").read_text() == ""
+    assert is_finished(tmp_path / "out.jsonl")
 
 
 def test_a_failure_while_publishing_leaves_no_file(tmp_path):
@@ -155,3 +192,11 @@ def test_json_is_strict_and_one_line():
     assert len(content.decode("utf-8").splitlines()) == 1
     assert json.loads(content)["x"] == text
     assert strict_json.dumps("é") == '"é"'.encode()
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[-1e400]", '{"a": 9' + "9" * 400 + ".0}"])
+def test_numbers_that_no_float_holds_are_refused(text):
+    with pytest.raises(ValueError, match=r"not JSON|too large") as refused:
+        strict_json.loads(text)
+    assert len(str(refused.value)) < 80
+    assert strict_json.loads("[1e308, 1e-999]") == [1e308, 0.0]

@@ -71,7 +71,14 @@ def test_all_turns_keeps_the_later_ones():
 def test_settings_and_their_other_names():
     settings = {"max_completion_tokens": 5, "temperature": 1, "top_p": 0.5, "top_k": -1, "seed": 3, "stop": "x"}
     expected = {"max_tokens": 5, "temperature": 1, "top_p": 0.5, "top_k": 0, "seed": 3, "stop": ("x",)}
-    neutral = {"n": 1, "logprobs": False, "tools": [], "response_format": {"type": "text"}, "presence_penalty": 0.0}
+    neutral = {
+        "n": 1,
+        "logprobs": False,
+        "tools": [],
+        "response_format": {"type": "text"},
+        "presence_penalty": 0.0,
+        "min_p": 0,
+    }
     assert row_of({"prompt": "p", **settings, **neutral}).settings == expected
     assert row_of({"body": {"messages": [USER], "stream": False, **settings, **neutral}}).settings == expected
 
@@ -85,10 +92,18 @@ BAD = {
     "list": ([1], "expected a JSON object, got a list"),
     "string": ("prompt", "got a string"),
     "nothing asked": ({"question": "?"}, "no prompt"),
+    "infinity": (b'{"prompt": "a", "temperature": 1e999}', "1e999 is too large"),
+    "min_p": ({"prompt": "a", "min_p": 0.1}, "`min_p`"),
+    "min_tokens": ({"messages": [USER], "min_tokens": 3}, "`min_tokens`"),
+    "guided": ({"prompt": "a", "guided_json": {}}, "`guided_json`"),
+    "guided otherwise": ({"body": {"messages": [USER], "guided_whatever": "x"}}, "`guided_whatever`"),
+    "structured": ({"prompt_token_ids": [1], "structured_outputs": {"regex": "a"}}, "`structured_outputs`"),
+    "prompt logprobs": ({"turns": ["a"], "prompt_logprobs": 1}, "`prompt_logprobs`"),
     "two kinds": ({"prompt": "a", "turns": ["b"]}, "`prompt` and `turns`"),
     "prompt type": ({"prompt": 3}, "`prompt` must be a string, not a whole number"),
     "surrogate": (b'{"prompt": "\\ud800"}', "unpaired surrogate"),
     "token type": ({"prompt_token_ids": [1, True]}, "token ids"),
+    "method": ({"method": "GET", "body": {"prompt": "a"}}, "`method` is 'GET'"),
     "negative token": ({"prompt_token_ids": [-1]}, "token ids"),
     "no messages": ({"messages": []}, "`messages` is empty"),
     "message type": ({"messages": ["hi"]}, "`messages[0]` must be an object"),
@@ -100,7 +115,7 @@ BAD = {
     "custom_id": ({"custom_id": 7, "prompt": "a"}, "`custom_id` must be a string"),
     "body type": ({"body": "x"}, "`body` must be an object"),
     "url": ({"url": "/v1/embeddings", "body": {"input": "x"}}, "/v1/completions"),
-    "body kind": ({"url": "/v1/completions", "body": {"messages": [USER]}}, "must have `prompt`"),
+    "body kind": ({"url": "/v1/completions", "body": {"messages": [USER]}}, "`body` has no `prompt`"),
     "several prompts": ({"body": {"prompt": ["a", "b"]}}, "several prompts"),
     "misplaced": ({"max_tokens": 3, "body": {"prompt": "a"}}, "`max_tokens` stands beside `body`"),
     "n": ({"prompt": "a", "n": 2}, "`n` is not supported"),
@@ -118,7 +133,10 @@ BAD = {
 
 @pytest.mark.parametrize(("value", "reason"), BAD.values(), ids=BAD)
 def test_a_bad_row_says_why(value, reason):
-    assert reason in row_of(value).error
+    error = row_of(value).error
+    assert reason in error
+    # What is wrong, and then what to do, as a sentence.
+    assert error.endswith(".") and ". " in error
 
 
 def test_a_bad_row_keeps_its_custom_id():
