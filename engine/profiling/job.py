@@ -34,8 +34,8 @@ from dspark.profiles import (
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
-# Two runs in a row that differ by less are steady.
 KV_TOKENS, PACKED_TOKENS = "visible KV tokens", "packed tokens"
+# Two runs in a row that differ by less are steady.
 STEADY = 0.05
 MOST_WARM_UPS = 10
 
@@ -79,32 +79,22 @@ def profile_engine(
         run.repeat(rng, f"Measuring, repeat {repeat + 1} of {repeats}")
         states.append(device_state(engine.device))
     measurements = run.measurements()
-    notes = list(plan.notes)
-    if not steady:
-        notes.append(
-            f"Warming up did not end within {STEADY:.0%}: something else may be running, or the clocks change."
-        )
-    notes += _throttled(states)
     curve = _fit(measurements, plan, engine)
-    fit = {name: prediction_error(stairs, _of(measurements, name)) for name, stairs in _staircases(curve).items()}
-    held_out = [m for m in measurements if m.held_out]
-    spreads = [(q80 - q20) / q50 for q20, q50, q80 in (np.quantile(m.samples_s, (0.2, 0.5, 0.8)) for m in measurements)]
     return Profile(
         curve=curve,
         conditions=engine_conditions(
             engine, runner=timer.runner, target_name=settings.target_name, drafter_name=settings.drafter_name
         ),
         measurements=tuple(measurements),
-        fit=fit,
-        validation=prediction_error(curve.target, held_out),
-        notes=tuple(notes),
+        fit={name: prediction_error(stairs, _of(measurements, name)) for name, stairs in _staircases(curve).items()},
+        validation=prediction_error(curve.target, [m for m in measurements if m.held_out]),
+        notes=(*plan.notes, *_unsteady(steady), *_throttled(states)),
         manifest={
             **manifest(engine.device.type),
             "dtype": engine.dtype,
             "repeats": repeats,
             "seed": settings.seed,
-            # Of a typical point: width of the p20-p80 band as a share of its median.
-            "spread": float(np.median(spreads)),
+            "spread": _typical_spread(measurements),
             "warm_ups": run.warm_ups,
             "steady_after_warm_up": steady,
             "clock": "wall" if measurements[0].device_s is None else "device events",
@@ -251,6 +241,18 @@ def _max_batch_tokens(engine: Engine, asked: int | None) -> int:
             f"Give at most {most}, or raise --concurrency.",
         )
     return asked or most
+
+
+def _typical_spread(measurements: Sequence[Measurement]) -> float:
+    """Width of the p20-p80 band as a share of the median, of a typical point."""
+    quantiles = (np.quantile(m.samples_s, (0.2, 0.5, 0.8)) for m in measurements)
+    return float(np.median([(high - low) / middle for low, middle, high in quantiles]))
+
+
+def _unsteady(steady: bool) -> list[str]:
+    if steady:
+        return []
+    return [f"Warming up did not end within {STEADY:.0%}: something else may be running, or the clocks change."]
 
 
 def _throttled(states: Sequence[dict[str, Any]]) -> list[str]:
