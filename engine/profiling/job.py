@@ -38,6 +38,8 @@ KV_TOKENS, PACKED_TOKENS = "visible KV tokens", "packed tokens"
 # Two runs in a row that differ by less are steady.
 STEADY = 0.05
 MOST_WARM_UPS = 10
+# A band wider than this share of the median hides the steps of a staircase.
+WIDE = 0.2
 
 
 class ProfileProgress(Protocol):
@@ -80,6 +82,7 @@ def profile_engine(
         states.append(device_state(engine.device))
     measurements = run.measurements()
     curve = _fit(measurements, plan, engine)
+    spread = _typical_spread(measurements)
     return Profile(
         curve=curve,
         conditions=engine_conditions(
@@ -88,13 +91,13 @@ def profile_engine(
         measurements=tuple(measurements),
         fit={name: prediction_error(stairs, _of(measurements, name)) for name, stairs in _staircases(curve).items()},
         validation=prediction_error(curve.target, [m for m in measurements if m.held_out]),
-        notes=(*plan.notes, *_unsteady(steady), *_throttled(states)),
+        notes=(*plan.notes, *_unsteady(steady, spread), *_throttled(states)),
         manifest={
             **manifest(engine.device.type),
             "dtype": engine.dtype,
             "repeats": repeats,
             "seed": settings.seed,
-            "spread": _typical_spread(measurements),
+            "spread": spread,
             "warm_ups": run.warm_ups,
             "steady_after_warm_up": steady,
             "clock": "wall" if measurements[0].device_s is None else "device events",
@@ -249,10 +252,13 @@ def _typical_spread(measurements: Sequence[Measurement]) -> float:
     return float(np.median([(high - low) / middle for low, middle, high in quantiles]))
 
 
-def _unsteady(steady: bool) -> list[str]:
-    if steady:
+def _unsteady(steady: bool, spread: float) -> list[str]:
+    if steady and spread <= WIDE:
         return []
-    return [f"Warming up did not end within {STEADY:.0%}: something else may be running, or the clocks change."]
+    seen = (
+        f"repeats differ by {spread:.0%} (p20-p80)" if spread > WIDE else f"warming up did not end within {STEADY:.0%}"
+    )
+    return [f"The times are unsteady, {seen}: something else may be running, or the clocks change."]
 
 
 def _throttled(states: Sequence[dict[str, Any]]) -> list[str]:

@@ -186,8 +186,18 @@ def test_a_timer_that_never_settles_is_noted(engine):
             return super()._sample(kind, bucket, seconds * (1 + len(self.calls) % 2))
 
     profile = profile_engine(engine, ProfileSettings(repeats=1), Watcher(), timer=Restless())
-    assert any("Warming up did not end" in note for note in profile.notes)
+    assert any("unsteady, warming up did not end within 5%" in note for note in profile.notes)
     assert profile.manifest["steady_after_warm_up"] is False
+
+
+def test_repeats_that_differ_are_noted(engine):
+    class Noisy(ModelTimer):
+        def _sample(self, kind, bucket, seconds):
+            return super()._sample(kind, bucket, seconds * (1 if len(self.calls) < 200 else 1 + len(self.calls) % 7))
+
+    profile = profile_engine(engine, ProfileSettings(repeats=9), Watcher(), timer=Noisy())
+    assert profile.manifest["spread"] > 0.2
+    assert any("unsteady, repeats differ by" in note for note in profile.notes)
 
 
 def test_the_engine_itself(measured, engine, tmp_path):
