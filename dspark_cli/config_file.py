@@ -31,8 +31,11 @@ def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
     own = _options(ctx.command)
     anywhere = {name for command in commands.values() for name in _options(command)}
     defaults: dict[str, Any] = {}
-    for key, value in _read(path).items():
+    content = _read(path)
+    _refuse_two_spellings(content, str(path))
+    for key, value in content.items():
         if key in commands and isinstance(value, dict):
+            _refuse_two_spellings(value, f"[{key}] in {path}")
             known = _options(commands[key])
             values = {known[_known(name, known, path, table=key)]: (name, entry) for name, entry in value.items()}
             if key == own_name:
@@ -50,8 +53,17 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path given to --config.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deep", "Write lines like `max-tokens = 64`.") from None
+    except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}", "Write lines like `max-tokens = 64`.") from None
+
+
+def _refuse_two_spellings(content: Mapping[str, Any], where: str) -> None:
+    for key in content:
+        name = key.replace("_", "-")
+        if name != key and name in content:
+            raise UsageError(f"{where} has both `{name}` and `{key}`", "Keep one of them.")
 
 
 def _options(command: Any) -> dict[str, Any]:

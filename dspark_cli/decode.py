@@ -53,7 +53,7 @@ def decode(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Counts and speeds of the run, JSON. Default: decode.metrics.json in the work directory.",
+            help="Counts and speeds of the run, JSON. Default: the output's name with .metrics.json as its ending.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
@@ -100,8 +100,8 @@ def decode(
     """Decode a JSONL file of prompts.
 
     A `prompt` is continued as raw text; `messages`, `turns` and `conversations` go through the target's chat template.
-    Rows may set max_tokens, temperature, top_p, top_k, seed and stop for themselves. A row that cannot be decoded
-    becomes an error row and stops nothing.
+    Rows may set max_tokens, temperature, top_p, top_k, seed, stop and ignore_eos for themselves. A row that cannot
+    be decoded becomes an error row and stops nothing.
 
     Exit codes: 0 all rows fine, 1 failure, 2 usage, 3 finished with error rows, 130 interrupted (go on with --resume).
     """
@@ -113,7 +113,14 @@ def decode(
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
     from dspark.engine.jobs.input_file import open_input
-    from dspark.engine.jobs.results import check_document, check_output, is_finished, refuse_both
+    from dspark.engine.jobs.results import (
+        check_document,
+        check_folder,
+        check_name,
+        check_output,
+        is_finished,
+        refuse_both,
+    )
     from dspark.engine.requests import SamplingParams
     from dspark.engine.scheduler.policies import parse_policy
 
@@ -140,10 +147,14 @@ def decode(
         if policy is not None:
             # All that can be refused before a model is fetched; a draft length past the drafter's own cannot.
             parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
+    in_workdir = output is None
     output = output or workdir / "decode.jsonl"
-    metrics = metrics or workdir / "decode.metrics.json"
+    metrics = metrics or output.parent / f"{output.stem}.metrics.json"
+    check_name(output, flag="--output")
     finished = resume and is_finished(output)
     if not finished:
+        if in_workdir:
+            check_folder(workdir, flag="--workdir")
         check_output(output, resume=resume, overwrite=overwrite)
         check_document(metrics, flag="--metrics")
     job = DecodeJob(
@@ -156,6 +167,7 @@ def decode(
         resume=resume,
         overwrite=overwrite,
     )
+    sink.resumable = True
     totals = _run(ctx, job, engine_config, finished=finished)
     if finished:
         sink.note(f"{output} is finished: nothing is left to resume.")
@@ -185,6 +197,11 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
 
             progress.step("Loading the tokenizer")
             tokenizer = Tokenizer.load(target)
+            if tokenizer is None and job.sampling.stop:
+                raise UsageError(
+                    f"--stop needs a tokenizer, and {target} has none",
+                    "Leave --stop out, or put the tokenizer's files into that folder.",
+                )
             progress.step("Loading the models")
             folders = replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
             with flags_named(ctx):

@@ -48,8 +48,8 @@ class Explanation:
     trace: str = ""
 
 
-def explain(error: BaseException) -> Explanation:
-    """The row of the table for `error`."""
+def explain(error: BaseException, *, resumable: bool) -> Explanation:
+    """The row of the table for `error`; `resumable`: what ran has a --resume to go on with."""
     if isinstance(error, Interrupted | KeyboardInterrupt):
         remedy = getattr(error, "remedy", "Run the same command again.")
         return Explanation(str(error) or "interrupted", remedy, INTERRUPTED)
@@ -65,11 +65,10 @@ def explain(error: BaseException) -> Explanation:
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         return Explanation(message, f"`{command} --help` lists what there is.", USAGE)
     if isinstance(error, BrokenPipeError):
-        return Explanation(
-            "the reader of the output closed its pipe", "Result files are not affected; --resume goes on.", FAILURE
-        )
+        remedy = "Result files are not affected; --resume goes on." if resumable else "Run it again, and read it all."
+        return Explanation("the reader of the output closed its pipe", remedy, FAILURE)
     if isinstance(error, OSError):
-        return _explain_os_error(error)
+        return _explain_os_error(error, resumable=resumable)
     if isinstance(error, MemoryError):
         return Explanation("out of memory", "Lower --concurrency, or use a narrower --dtype.", FAILURE)
     # torch is not imported for this: if it raised, its class has this name.
@@ -96,14 +95,10 @@ def _raised_by_arrays(error: BaseException) -> bool:
     return False
 
 
-def _explain_os_error(error: OSError) -> Explanation:
+def _explain_os_error(error: OSError, *, resumable: bool) -> Explanation:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return Explanation(
-            f"no space is left to write to{where}", "Free some space, then run it again with --resume.", FAILURE
-        )
-    return Explanation(
-        f"{error.strerror or error}{where}",
-        "Mend that, then run it again; rows already done go on with --resume.",
-        FAILURE,
-    )
+        again = "run it again with --resume" if resumable else "run it again"
+        return Explanation(f"no space is left to write to{where}", f"Free some space, then {again}.", FAILURE)
+    again = "run it again; rows already done go on with --resume" if resumable else "run it again"
+    return Explanation(f"{error.strerror or error}{where}", f"Mend that, then {again}.", FAILURE)

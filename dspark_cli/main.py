@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -47,6 +48,7 @@ def _dspark(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what went wrong is on stderr as a sentence."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Help holds Greek letters, which a narrow locale cannot spell.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -63,10 +65,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             sink.flush()
         except OSError as error:
-            return sink.failure(explain(error))
+            return sink.failure(explain(error, resumable=sink.resumable))
         return stop.exit_code
     except (Exception, KeyboardInterrupt) as error:
-        return sink.failure(explain(error))
+        return sink.failure(explain(error, resumable=sink.resumable))
+
+
+def _replace_closed_streams() -> None:
+    """Let what goes to a closed stdout or stderr vanish. A closed stdin stays None."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # This takes the lowest free number, which a result file would get otherwise, and other libraries' output.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
 
 
 if __name__ == "__main__":

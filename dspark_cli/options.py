@@ -83,7 +83,7 @@ Temperature = Annotated[
 TopP = Annotated[
     float, typer.Option(help="Probability mass that is sampled from, in (0, 1]; 1 = off.", rich_help_panel=DECODING)
 ]
-TopK = Annotated[int, typer.Option(help="Tokens that are sampled from; 0 = off.", rich_help_panel=DECODING)]
+TopK = Annotated[int, typer.Option(help="Tokens that are sampled from; 0 or -1 = off.", rich_help_panel=DECODING)]
 Stop = Annotated[
     list[str] | None,
     typer.Option(help="Text that ends an answer; may be given several times. Default: none.", rich_help_panel=DECODING),

@@ -24,12 +24,15 @@ class Sink:
     Args:
         json: print one strict JSON document on stdout, a failure included.
         quiet: nothing on stderr but errors.
+
+    `resumable` says whether a failure may point to --resume; the command sets it.
     """
 
     def __init__(self, *, json: bool, quiet: bool) -> None:
         self._json = json
         self._quiet = quiet
         self._console: Console | None = None
+        self.resumable = False
 
     def configure(self, *, json: bool, quiet: bool) -> None:
         """Take over what the flags and the configuration file say."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +79,7 @@ def profile(
     Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
     """
     from dspark.engine.config import EngineConfig
+    from dspark.engine.jobs.results import check_folder
     from dspark.engine.profiling.settings import ProfileSettings
 
     sink: Sink = ctx.obj
@@ -103,7 +103,8 @@ def profile(
             drafter_name=drafter if load_format == "dummy" else drafter_for(target, drafter),
         )
     document, picture = workdir / "profile.json", workdir / "profile.png"
-    _check_writable(workdir)
+    # Fail now rather than when everything is measured.
+    check_folder(workdir, flag="--workdir")
     measured = _run(ctx, engine_config, settings, document)
     _save(measured, document, picture)
     _render(measured, document, picture, sink)
@@ -116,13 +117,6 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
             f"--context-tokens is {text!r}, not whole numbers of at least 1", "Write, say, --context-tokens 256,1024."
         )
     return tuple(int(part) for part in parts)
-
-
-def _check_writable(workdir: Path) -> None:
-    """Fail now rather than when everything is measured."""
-    workdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=workdir):
-        pass
 
 
 def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, document: Path) -> Profile:

@@ -11,6 +11,7 @@ from dspark.engine.errors import RequestError
 from dspark.engine.wording import shortened
 
 _MAX_SEED = 2**64
+_MAX_COUNT = 2**31 - 1
 
 
 def _is_int(value: object) -> bool:
@@ -25,8 +26,8 @@ def _is_number(value: object) -> bool:
 class SamplingParams:
     """How the tokens of one request are chosen and where they end.
 
-    `temperature` 0 is argmax, lowest token id first. `top_k` 0 and `top_p` 1 are off. `seed` None: the engine derives
-    one from its own seed and the request's index.
+    `temperature` 0 is argmax, lowest token id first. `top_k` 0 (or -1, which becomes 0) and `top_p` 1 are off. `seed`
+    None: the engine derives one from its own seed and the request's index.
 
     Raises:
         RequestError: a value is of the wrong type or outside what it may be.
@@ -44,12 +45,17 @@ class SamplingParams:
         # `0 <= huge int` is fine but float(huge int) overflows, hence the bounds instead of math.isfinite alone.
         if not _is_number(self.temperature) or not 0 <= self.temperature <= 1e6 or math.isnan(self.temperature):
             raise RequestError(f"temperature is {_shown(self.temperature)}", "Give a number from 0 (greedy) to 1e6.")
-        if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
-            raise RequestError(f"top_k is {_shown(self.top_k)}", "Give a whole number, 0 = off.")
+        # Other engines spell "off" as -1.
+        if _is_int(self.top_k) and self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
+        if not _is_int(self.top_k) or not 0 <= self.top_k <= _MAX_COUNT:
+            raise RequestError(f"top_k is {_shown(self.top_k)}", f"Give a whole number from 0 (off) to {_MAX_COUNT}.")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise RequestError(f"top_p is {_shown(self.top_p)}", "Give a number above 0 and up to 1 (1 = off).")
-        if not _is_int(self.max_tokens) or not 1 <= self.max_tokens < 2**31:
-            raise RequestError(f"max_tokens is {_shown(self.max_tokens)}", "Give a whole number of at least 1.")
+        if not _is_int(self.max_tokens) or not 1 <= self.max_tokens <= _MAX_COUNT:
+            raise RequestError(
+                f"max_tokens is {_shown(self.max_tokens)}", f"Give a whole number from 1 to {_MAX_COUNT}."
+            )
         if self.seed is not None and (not _is_int(self.seed) or not -_MAX_SEED < self.seed < _MAX_SEED):
             raise RequestError(f"seed is {_shown(self.seed)}", "Give a whole number of at most 64 bits.")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):

@@ -15,7 +15,7 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
 
     Whoever opens `path` meanwhile sees what was there before, and so does everyone after an exception.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_path(path)
     try:
         with temporary.open("wb") as writer:
             yield writer
@@ -27,6 +27,11 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
             temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def temporary_path(path: Path) -> Path:
+    """The name under which this process writes what becomes `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def sync_folder(folder: Path) -> None:

@@ -125,6 +125,8 @@ def open_input(source: str) -> InputFile:
         UsageError: it cannot be read, or two rows have one `custom_id`.
     """
     if source == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input is closed", "Pipe the rows into it, or give --input a file.")
         return InputFile(_spooled(sys.stdin.buffer), name="standard input", path=None)
     path = Path(source)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dspark.engine.errors import RequestError
 
-SETTINGS = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+SETTINGS = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos")
 
 _NO_QUOTES = "Write such a number, without quotes."
 
@@ -65,9 +65,10 @@ def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]
     for name in ("temperature", "top_p"):
         if name in settings and (not isinstance(settings[name], int | float) or isinstance(settings[name], bool)):
             raise RequestError(f"`{name}` must be a number, not {json_type(settings[name])}", _NO_QUOTES)
-    # Other engines spell "off" as -1.
-    if settings.get("top_k") == -1:
-        settings["top_k"] = 0
+    if not isinstance(settings.get("ignore_eos", False), bool):
+        raise RequestError(
+            f"`ignore_eos` must be a boolean, not {json_type(settings['ignore_eos'])}", "Write true or false."
+        )
     if "stop" in settings:
         settings["stop"] = _stop_strings(settings["stop"])
     return settings

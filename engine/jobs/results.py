@@ -13,11 +13,14 @@ from typing import IO, Any
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
-from dspark.engine.jobs.atomic_file import replaced, sync_folder
+from dspark.engine.jobs.atomic_file import replaced, sync_folder, temporary_path
 from dspark.engine.jobs.run_header import differences
+from dspark.engine.wording import shortened
 
 _FORMAT = 1
 _MISSING = -1
+# Bytes; common file systems agree on it.
+_LONGEST_NAME = 255
 # What every partial file begins with, whatever run it is of.
 _SIGNATURE = b'{"dspark_partial": '
 
@@ -43,6 +46,8 @@ def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
         UsageError: the output exists and neither flag says what to do with it, or it is no place for a file.
     """
     refuse_both(resume=resume, overwrite=overwrite)
+    check_name(output, flag="--output")
+    check_name(real_path(output), flag="--output")
     if output.exists() and not output.is_file():
         raise UsageError(f"{output} is not a file", "Give --output the name of a file.")
     partial = partial_path(output)
@@ -66,9 +71,26 @@ def check_document(path: Path, *, flag: str) -> None:
     Raises:
         UsageError: with the reason.
     """
+    check_name(path, flag=flag)
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is not a file", f"Give {flag} the name of a file.")
     check_folder(path.parent, flag=flag)
+
+
+def check_name(path: Path, *, flag: str) -> None:
+    """Refuse a name too long for the file, or for those that stand beside it until it is whole.
+
+    Raises:
+        UsageError: it is.
+    """
+    if not path.name:
+        return
+    beside = (path.with_name(path.name + ".partial"), temporary_path(path))
+    spare = _LONGEST_NAME - max(len(os.fsencode(other.name)) for other in beside)
+    if spare < 0:
+        raise UsageError(
+            f"the name {shortened(path.name)} given to {flag} is too long", f"Make it {-spare} bytes shorter."
+        )
 
 
 def check_folder(folder: Path, *, flag: str) -> None:

@@ -16,10 +16,10 @@ def loads(text: str) -> Any:
     """Parse one JSON document.
 
     Raises:
-        ValueError: it is not one, or nests too deep, or holds NaN, Infinity or a number too large for a float.
+        ValueError: it is not one, or nests too deep, or holds NaN, Infinity or a number too large to keep.
     """
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -42,6 +42,13 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise ValueError(f"the number {shortened(digits)} is too large")
     return number
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:
+        raise ValueError(f"the number {shortened(digits)} is too large") from None
 
 
 def _refuse(name: str) -> NoReturn:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.models.config_values import flag, is_whole, refuse, strings, whole_number
 from dspark.engine.models.model_config import ModelConfig, read_json_object
 
 ARCHITECTURE = "Qwen3DSparkModel"
+MOST_BLOCK_SIZE = 64
 MARKOV_HEAD_TYPES = ("vanilla", "gated", "rnn")
 _PICK_ANOTHER = 'Use a checkpoint in the DeepSpec layout (`architectures: ["Qwen3DSparkModel"]`).'
+_SOURCE = "the drafter's config.json"
 _FETCH_AGAIN = "Fetch the checkpoint again, or correct its config.json."
 
 
@@ -43,22 +46,22 @@ class DrafterConfig:
     def from_dict(cls, raw: dict[str, Any]) -> DrafterConfig:
         """Check a config.json that was read already."""
         _require_deepspec(raw)
-        markov_rank = _whole_number(raw, "markov_rank", at_least=0)
+        markov_rank = whole_number(raw, "markov_rank", 0, source=_SOURCE)
         markov_head_type = raw.get("markov_head_type") or "vanilla" if markov_rank else None
         if markov_head_type is not None and markov_head_type not in MARKOV_HEAD_TYPES:
             raise CheckpointError(
                 f"the drafter's Markov head type {markov_head_type!r} is not supported",
                 f"Use a drafter whose `markov_head_type` is one of {', '.join(MARKOV_HEAD_TYPES)}.",
             )
-        enable_confidence_head = bool(raw.get("enable_confidence_head", False))
-        with_markov = enable_confidence_head and bool(raw.get("confidence_head_with_markov", False))
+        enable_confidence_head = flag(raw, "enable_confidence_head", source=_SOURCE)
+        with_markov = flag(raw, "confidence_head_with_markov", source=_SOURCE) and enable_confidence_head
         if with_markov and not markov_rank:
             raise CheckpointError(
                 "the drafter's config.json gives its confidence head a Markov part, but `markov_rank` is 0",
                 _FETCH_AGAIN,
             )
         backbone = _backbone(raw)
-        mask_token_id = _whole_number(raw, "mask_token_id", at_least=0)
+        mask_token_id = whole_number(raw, "mask_token_id", 0, source=_SOURCE)
         if mask_token_id >= backbone.vocab_size:
             raise CheckpointError(
                 f"the drafter's `mask_token_id` is {mask_token_id}, outside its vocabulary of {backbone.vocab_size}",
@@ -66,10 +69,10 @@ class DrafterConfig:
             )
         return cls(
             backbone=backbone,
-            block_size=_whole_number(raw, "block_size", at_least=1),
+            block_size=whole_number(raw, "block_size", 1, MOST_BLOCK_SIZE, source=_SOURCE),
             mask_token_id=mask_token_id,
             target_layer_ids=_layer_ids(raw),
-            num_target_layers=_whole_number(raw, "num_target_layers", at_least=1),
+            num_target_layers=whole_number(raw, "num_target_layers", source=_SOURCE),
             markov_rank=markov_rank,
             markov_head_type=markov_head_type,
             enable_confidence_head=enable_confidence_head,
@@ -106,7 +109,7 @@ def _require_deepspec(raw: dict[str, Any]) -> None:
         raise CheckpointError(
             "the drafter is in the z-lab DFlash format (`dflash_config`), which is not supported", _PICK_ANOTHER
         )
-    if ARCHITECTURE not in (raw.get("architectures") or []):
+    if ARCHITECTURE not in strings(raw, "architectures", source=_SOURCE):
         raise CheckpointError(
             f'this is not a drafter: looked in config.json for `architectures: ["{ARCHITECTURE}"]` (DeepSpec), '
             "`speculators_model_type` (speculators) and `dflash_config` (z-lab DFlash), and found "
@@ -125,22 +128,8 @@ def _backbone(raw: dict[str, Any]) -> ModelConfig:
         raise CheckpointError(f"the drafter cannot be used: {error}", error.remedy) from None
 
 
-def _whole_number(raw: dict[str, Any], name: str, *, at_least: int) -> int:
-    value = raw.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        found = f"is {json.dumps(value)}" if name in raw else "is missing"
-        raise CheckpointError(
-            f"`{name}` in the drafter's config.json {found}; it must be a whole number of at least {at_least}",
-            _FETCH_AGAIN,
-        )
-    return value
-
-
 def _layer_ids(raw: dict[str, Any]) -> tuple[int, ...]:
     ids = raw.get("target_layer_ids")
-    if not isinstance(ids, list) or not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-        raise CheckpointError(
-            f"`target_layer_ids` in the drafter's config.json is {json.dumps(ids)}, not a list of layer numbers",
-            _FETCH_AGAIN,
-        )
+    if not isinstance(ids, list) or not ids or not all(map(is_whole, ids)):
+        refuse(raw, "target_layer_ids", "a list of layer numbers", source=_SOURCE)
     return tuple(ids)

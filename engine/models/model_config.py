@@ -9,6 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.models.config_values import (
+    CORRECT,
+    INT64,
+    flag,
+    number,
+    optional_whole_number,
+    strings,
+    token_ids,
+    whole_number,
+)
 from dspark.engine.models.rope_config import RopeConfig
 from dspark.engine.wording import first_line
 
@@ -67,43 +77,45 @@ class ModelConfig:
         architecture = _architecture(config)
         family = FAMILIES[architecture]
         _refuse_unsupported(config, architecture)
-        num_heads = _required(config, "num_attention_heads")
-        hidden_size = _required(config, "hidden_size")
-        attention_bias = bool(config.get("attention_bias", False))
+        num_heads = whole_number(config, "num_attention_heads")
+        hidden_size = whole_number(config, "hidden_size")
+        attention_bias = flag(config, "attention_bias")
         family_has_bias = architecture == "Qwen2ForCausalLM"
         # Mistral and Qwen2 ignore `attention_bias`: their classes fix it.
         reads_bias = architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
         model = cls(
             architecture=architecture,
-            vocab_size=_required(config, "vocab_size"),
+            vocab_size=whole_number(config, "vocab_size"),
             hidden_size=hidden_size,
-            intermediate_size=_required(config, "intermediate_size"),
-            num_layers=_required(config, "num_hidden_layers"),
+            intermediate_size=whole_number(config, "intermediate_size"),
+            num_layers=whole_number(config, "num_hidden_layers"),
             num_heads=num_heads,
-            num_kv_heads=config.get("num_key_value_heads", family.num_kv_heads) or num_heads,
-            head_dim=config.get("head_dim") or family.head_dim or hidden_size // num_heads,
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            max_position_embeddings=_required(config, "max_position_embeddings"),
+            num_kv_heads=optional_whole_number(config, "num_key_value_heads", family.num_kv_heads) or num_heads,
+            head_dim=optional_whole_number(config, "head_dim", None) or family.head_dim or hidden_size // num_heads,
+            rms_norm_eps=number(config, "rms_norm_eps", 1e-6),
+            max_position_embeddings=whole_number(config, "max_position_embeddings"),
             rope=RopeConfig.from_dict(config),
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            tie_word_embeddings=flag(config, "tie_word_embeddings"),
             qkv_bias=family_has_bias or (reads_bias and attention_bias),
             output_bias=reads_bias and attention_bias,
-            mlp_bias=architecture == "LlamaForCausalLM" and bool(config.get("mlp_bias", False)),
+            mlp_bias=architecture == "LlamaForCausalLM" and flag(config, "mlp_bias"),
             qk_norm=architecture == "Qwen3ForCausalLM",
-            eos_token_ids=_token_ids(config.get("eos_token_id", family.eos_token_id)),
+            eos_token_ids=token_ids(config, "eos_token_id", family.eos_token_id, source="config.json"),
         )
         if model.num_heads % model.num_kv_heads:
             raise CheckpointError(
                 f"{model.num_heads} attention heads cannot share {model.num_kv_heads} key/value heads evenly",
                 "Check num_attention_heads and num_key_value_heads in config.json.",
             )
+        if model.head_dim < 2 or model.head_dim % 2:
+            raise CheckpointError(f"heads of {model.head_dim} channels cannot be rotated in pairs", CORRECT)
         return model
 
 
 def _generation_stop_ids(folder: Path) -> tuple[int, ...]:
     """eos ids of `folder`/generation_config.json; none if there is no such file."""
     path = folder / "generation_config.json"
-    return _token_ids(read_json_object(path).get("eos_token_id")) if path.is_file() else ()
+    return token_ids(read_json_object(path), "eos_token_id", source=path.name) if path.is_file() else ()
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -114,7 +126,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.parent} has no {path.name}", "Give a folder as `save_pretrained` writes it, or a hub id."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {first_line(error)}", "Download the file again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is not a JSON object", "Download the file again.")
@@ -124,13 +136,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def _architecture(config: Mapping[str, Any]) -> str:
     model_type = config.get("model_type")
     by_type = [name for name, family in FAMILIES.items() if family.model_type == model_type]
-    architecture = (config.get("architectures") or by_type or [model_type])[0]
-    if architecture not in FAMILIES:
+    named: list[Any] = strings(config, "architectures") or by_type or [model_type]
+    architecture = named[0]
+    if not isinstance(architecture, str) or architecture not in FAMILIES:
         raise CheckpointError(
             f"architecture {architecture or '(none named in config.json)'} is not supported",
             f"Use a target of one of: {SUPPORTED}.",
         )
-    return str(architecture)
+    return architecture
 
 
 def _refuse_unsupported(config: Mapping[str, Any], architecture: str) -> None:
@@ -155,34 +168,20 @@ def _refuse_unsupported(config: Mapping[str, Any], architecture: str) -> None:
 
 def _window_in_force(config: Mapping[str, Any], architecture: str) -> str | None:
     """The setting that gives some layer a window shorter than the context, as text."""
-    layer_types = config.get("layer_types") or []
-    window = config.get("sliding_window", FAMILIES[architecture].sliding_window)
+    layer_types = strings(config, "layer_types")
+    window = optional_whole_number(config, "sliding_window", FAMILIES[architecture].sliding_window, 0, INT64)
     if "sliding_attention" in layer_types:
         index = layer_types.index("sliding_attention")
         return f"layer_types names sliding_attention for layer {index}, sliding_window: {window}"
     others = [kind for kind in layer_types if kind != "full_attention"]
     if others:
         return f"layer_types names {others[0]}"
-    if not window or window >= config.get("max_position_embeddings", 0):
+    if not window or window >= whole_number(config, "max_position_embeddings"):
         return None
     if architecture == "MistralForCausalLM":
         return f"sliding_window: {window}"
-    if architecture.startswith("Qwen") and config.get("use_sliding_window") and not layer_types:
-        first = config.get("max_window_layers", 28)
-        if config.get("num_hidden_layers", 0) > first:
+    if architecture.startswith("Qwen") and flag(config, "use_sliding_window") and not layer_types:
+        first = optional_whole_number(config, "max_window_layers", 28, 0) or 0
+        if whole_number(config, "num_hidden_layers") > first:
             return f"use_sliding_window: true, sliding_window: {window} from layer {first} on"
     return None
-
-
-def _required(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        found = "lacks" if value is None else f"has {value!r} for"
-        raise CheckpointError(f"config.json {found} {key}", "Download the checkpoint's config.json again.")
-    return value
-
-
-def _token_ids(value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (int(value),)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.models.config_values import CORRECT, number, refuse, whole_number
 
 ROPE_REMEDY = "Use a checkpoint whose rope_type is `default` or `llama3`."
 
@@ -31,11 +32,11 @@ class RopeConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RopeConfig:
         """Read `rope_theta` + `rope_scaling` (older files) or `rope_parameters` (newer); refuse other kinds by name."""
-        parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if any(isinstance(value, Mapping) for value in parameters.values()):
+        parameters = _object(config, "rope_parameters") or _object(config, "rope_scaling")
+        if "full_attention" in parameters:
             # One entry a layer type; layers with a sliding window are refused elsewhere.
-            parameters = parameters.get("full_attention") or {}
-        theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
+            parameters = _object(parameters, "full_attention")
+        theta = number(parameters if "rope_theta" in parameters else config, "rope_theta", 10000.0, low=1.0)
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         partial = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
         if partial != 1.0:
@@ -49,7 +50,20 @@ class RopeConfig:
         if missing:
             raise CheckpointError(
                 f"RoPE scaling `llama3` in config.json lacks {', '.join(missing)}",
-                "Download the checkpoint's config.json again.",
+                CORRECT,
             )
-        factor, low, high, original = (parameters[name] for name in names)
-        return cls(theta=theta, llama3=Llama3Scaling(float(factor), float(low), float(high), int(original)))
+        factor = number(parameters, "factor", low=1.0)
+        low, high = number(parameters, "low_freq_factor"), number(parameters, "high_freq_factor")
+        if low >= high:
+            refuse(parameters, "high_freq_factor", f"above low_freq_factor ({low:g})")
+        original = whole_number(parameters, "original_max_position_embeddings")
+        return cls(theta=theta, llama3=Llama3Scaling(factor, low, high, original))
+
+
+def _object(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        refuse(config, key, "an object")
+    return value

@@ -45,12 +45,14 @@ def load_linear(
     weights: Weights, names: list[str], out_sizes: list[int], in_size: int, *, bias: bool, format: WeightFormat
 ) -> Linear:
     """The projections `names` (without `.weight`) fused by rows into one."""
-    linear = Linear(in_size, sum(out_sizes), bias=bias, format=format)
-    start = 0
+    linear, start = None, 0
     for name, size in zip(names, out_sizes, strict=True):
         weight = weights.read(f"{name}.weight", (size, in_size))
+        # Not before a tensor has the sizes of config.json: memory for wrong ones may be more than there is.
+        linear = linear or Linear(in_size, sum(out_sizes), bias=bias, format=format)
         linear.load_rows(start, weight, weights.read(f"{name}.bias", (size,)) if bias else None)
         start += size
+    assert linear is not None
     linear.pack()
     return linear
 

@@ -133,6 +133,15 @@ USAGE = {
     "onto partial": (["-i", "in.jsonl", "-o", "in", "--overwrite"], "in.partial is not a partial result file"),
     "both": (["-i", "in.jsonl", "--resume", "--overwrite"], "exclude each other"),
     "onto input": (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input file"),
+    "workdir": (
+        ["-i", "in.jsonl", "--workdir", "in.jsonl"],
+        "in.jsonl: File exists\n  Give another --workdir.",
+    ),
+    "long name": (["-i", "in.jsonl", "-o", "n" * 250], "given to --output is too long"),
+    "longer name": (["-i", "in.jsonl", "-o", "n" * 300, "--resume"], "given to --output is too long"),
+    "long metrics": (["-i", "in.jsonl", "--metrics", "n" * 250], "given to --metrics is too long"),
+    "most tokens": (["-i", "in.jsonl", "--max-tokens", "3000000000"], "a whole number from 1 to 2147483647."),
+    "top-k": (["-i", "in.jsonl", "--top-k", "-2"], "--top-k is -2\n  Give a whole number from 0 (off) to 2147483647."),
     "config": (["-i", "in.jsonl", "--config", "none.toml"], "cannot read none.toml"),
 }
 
@@ -178,13 +187,55 @@ def test_config_file_gives_defaults_and_flags_win(workplace):
         ("max-tokens = true", "Write a string or a number"),
         ("seed = [1]", "Write a string or a number"),
         ("seed = ", "is not TOML"),
+        ("max-tokens = 1\nmax_tokens = 2", "c.toml has both `max-tokens` and `max_tokens`"),
+        ("[decode]\ntop_k = 1\ntop-k = 1", "[decode] in c.toml has both `top-k` and `top_k`"),
+        ("seed = " + "[" * 100_000, "c.toml is nested too deep"),
     ],
-    ids=["top level", "table", "itself", "flag", "fraction", "boolean", "list", "syntax"],
+    ids=[
+        "top level",
+        "table",
+        "itself",
+        "flag",
+        "fraction",
+        "boolean",
+        "list",
+        "syntax",
+        "two spellings",
+        "two in a table",
+        "nested",
+    ],
 )
 def test_config_mistakes_are_refused(workplace, capsys, content, message):
     Path("c.toml").write_text(content)
     assert main(["decode", "-i", "in.jsonl", "--config", "c.toml"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_metrics_stand_beside_a_named_output(workplace, capsys):
+    assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b.jsonl"]) == 0
+    assert main(["decode", "-i", "in.jsonl", "-o", "other", "--top-k", "5"]) == 0
+    assert json.loads(Path("there/a.b.metrics.json").read_text())["run"]["sampling"]["top_k"] == 0
+    assert json.loads(Path("other.metrics.json").read_text())["run"]["sampling"]["top_k"] == 5
+    assert not Path("dspark-out").exists()
+    # Each finished run is compared with its own metrics.
+    assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b.jsonl", "--resume"]) == 0
+    assert main(["decode", "-i", "in.jsonl", "-o", "other", "--resume"]) == 2
+    assert "sampling.top_k (5 then, 0 now)" in capsys.readouterr().err
+
+
+def test_a_stop_flag_without_a_tokenizer_is_told_before_loading_models(workplace, capsys, monkeypatch):
+    import dspark.engine.jobs.tokenizer
+
+    monkeypatch.setattr(dspark.engine.jobs.tokenizer.Tokenizer, "load", lambda folder: None)
+    assert main(["decode", "-i", "in.jsonl", "--stop", "x"]) == 2
+    assert "dspark: --stop needs a tokenizer" in capsys.readouterr().err
+    assert workplace.configs == []
+
+
+def test_minus_one_turns_top_k_off_as_a_flag_and_in_a_row(workplace):
+    Path("in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "top_k": -1}\n')
+    assert main(["decode", "-i", "in.jsonl", "--top-k", "-1"]) == 0
+    assert [request.sampling.top_k for request in workplace.made.asked] == [0, 0]
 
 
 def test_default_drafter_belongs_to_the_default_target(workplace):
@@ -257,7 +308,7 @@ def test_a_fault_of_ours_shows_where(workplace, capsys):
 
 
 @pytest.mark.parametrize("stdout", ["/dev/full", "closed pipe"])
-@pytest.mark.parametrize("arguments", [["--version"], ["decode", "--json"]], ids=["version", "error"])
+@pytest.mark.parametrize("arguments", [["--version"], ["decode", "--json"]], ids=" ".join)
 def test_an_output_that_takes_nothing(stdout, arguments):
     if stdout == "closed pipe":
         reader, writer = os.pipe()
@@ -267,7 +318,41 @@ def test_an_output_that_takes_nothing(stdout, arguments):
     code = "import sys; from dspark.cli.main import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", code, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
-    assert done.returncode == (1 if arguments == ["--version"] else 2)
+    assert done.returncode == (2 if "--json" in arguments else 1)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert done.stderr.count("dspark: ") == 1
+    assert "--resume" not in done.stderr
+
+
+def test_help_on_a_full_disk_does_not_speak_of_resuming():
+    code = "import sys; from dspark.cli.main import main; sys.exit(main(['decode', '--help']))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "dspark: no space is left to write to\n  Free some space, then run it again.\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [("--version", 0), ("decode --help", 0), ("decode --json", 2), ("decode --json -i -", 2)],
+    ids=["version", "help", "error", "stdin"],
+)
+def test_closed_standard_streams_are_no_fault(tmp_path, closed, arguments, exit_code):
+    code = "import sys; from dspark.cli.main import main; sys.exit(main())"
+    command = f'{sys.executable} -c "{code}" {arguments} {closed}'
+    # An empty input would be decoded, and that takes models.
+    rows = '{"custom_id": "a"}\n' * 2
+    done = subprocess.run(["sh", "-c", command], input=rows, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == exit_code
+    assert "Traceback" not in done.stderr
+    if closed == "<&-" and arguments.endswith("-i -"):
+        assert "dspark: standard input is closed\n" in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_run_whose_stream_is_closed_still_decodes(workplace, monkeypatch, stream):
+    monkeypatch.setattr(sys, stream, None)
+    assert main(["decode", "-i", "in.jsonl", "--json"]) == 0
+    assert texts() == ["ONE", "TWO"]

@@ -65,4 +65,4 @@ def test_stopped_and_resumed(workplace, number, exit_code):
     assert main([*COMMAND, "-o", str(output), "--resume"]) == 0
     assert output.read_bytes() == (workplace / "whole.jsonl").read_bytes()
     assert not partial.exists()
-    assert json.loads((workplace / "dspark-out" / "decode.metrics.json").read_text())["resumed_rows"] == done
+    assert json.loads(output.with_suffix(".metrics.json").read_text())["resumed_rows"] == done

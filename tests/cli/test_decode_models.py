@@ -86,6 +86,11 @@ def test_coupled_samples_are_those_of_plain_decoding():
     assert not any(row["token_ids"][:MAX_TOKENS] == ids for row, ids in zip(drafted, greedy, strict=True))
 
 
+def test_a_stop_in_a_row_without_a_tokenizer_is_an_error_row_with_a_remedy():
+    rows = decode([{"prompt_token_ids": [1, 2], "stop": "x"}], exit_code=3)
+    assert rows[0]["error"] == "line 1: stop strings need a tokenizer, and there is none. Leave `stop` out."
+
+
 @pytest.fixture
 def spoken(tmp_path):
     """A copy of the target with a tokenizer, and what transformers answers to a prompt or a chat in text."""

@@ -172,21 +172,21 @@ def test_usage(workplace, capsys, arguments, message):
 
 def test_a_work_directory_that_cannot_be_is_told_before_measuring(workplace, capsys):
     Path("taken").touch()
-    assert main(["profile", "--workdir", "taken"]) == 1
-    assert "taken" in capsys.readouterr().err
+    assert main(["profile", "--workdir", "taken"]) == 2
+    assert "cannot create taken: File exists\n  Give another --workdir." in capsys.readouterr().err
     assert not workplace.asked
 
 
 @pytest.mark.parametrize("kind", [ProfileError, CalibrationError])
 def test_errors_of_the_array_packages_have_a_row(kind):
-    explained = explain(kind("It is so.", "Do this."))
+    explained = explain(kind("It is so.", "Do this."), resumable=False)
     assert (explained.message, explained.remedy, explained.exit_code, explained.trace) == (
         "It is so.",
         "Do this.",
         1,
         "",
     )
-    assert explain(ValueError("no")).trace
+    assert explain(ValueError("no"), resumable=False).trace
 
 
 def test_the_live_table_fills_as_buckets_are_measured():

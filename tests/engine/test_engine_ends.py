@@ -141,7 +141,7 @@ def test_bad_requests_stop_nothing() -> None:
     }
     asked = [good, *(Request(index, prompt) for index, (prompt, _) in bad.items()), Request(106, good.prompt_token_ids)]
     asked.append(Request(105, [5], SamplingParams(stop=("x",))))
-    bad[105] = ([5], "detokenizer")
+    bad[105] = ([5], "tokenizer")
     found = {completion.index: completion for completion in engine.generate(asked)}
     assert set(found) == {good.index, 106, *bad}
     for index, (_, reason) in bad.items():

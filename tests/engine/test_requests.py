@@ -1,6 +1,25 @@
-"""Counts of several answers add up."""
+"""Counts of several answers add up; sampling parameters are within their bounds."""
 
-from dspark.engine.requests import SpecCounts
+import pytest
+from refusals import assert_reads_well
+
+from dspark.engine.errors import RequestError
+from dspark.engine.requests import SamplingParams, SpecCounts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bounds"),
+    [("top_k", -2, "from 0"), ("top_k", 2**31, "to 2147483647"), ("max_tokens", 2**31, "from 1 to 2147483647")],
+)
+def test_a_refused_count_names_its_bounds(name, value, bounds):
+    with pytest.raises(RequestError, match=f"{name} is {value}") as refused:
+        SamplingParams(**{name: value})
+    assert_reads_well(refused.value)
+    assert bounds in refused.value.remedy
+
+
+def test_top_k_minus_one_is_off():
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
 
 
 def test_counts_add_up_field_by_field():

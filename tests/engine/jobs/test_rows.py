@@ -69,8 +69,24 @@ def test_all_turns_keeps_the_later_ones():
 
 
 def test_settings_and_their_other_names():
-    settings = {"max_completion_tokens": 5, "temperature": 1, "top_p": 0.5, "top_k": -1, "seed": 3, "stop": "x"}
-    expected = {"max_tokens": 5, "temperature": 1, "top_p": 0.5, "top_k": 0, "seed": 3, "stop": ("x",)}
+    settings = {
+        "max_completion_tokens": 5,
+        "temperature": 1,
+        "top_p": 0.5,
+        "top_k": 4,
+        "seed": 3,
+        "stop": "x",
+        "ignore_eos": True,
+    }
+    expected = {
+        "max_tokens": 5,
+        "temperature": 1,
+        "top_p": 0.5,
+        "top_k": 4,
+        "seed": 3,
+        "stop": ("x",),
+        "ignore_eos": True,
+    }
     neutral = {
         "n": 1,
         "logprobs": False,
@@ -88,7 +104,10 @@ BAD = {
     "not UTF-8": (b'{"prompt": "\xff"}', "not UTF-8"),
     "NaN": (b'{"prompt": "a", "temperature": NaN}', "NaN"),
     "nested": (b"[" * 100_000, "not JSON"),
-    "long number": (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "not JSON"),
+    "long number": (
+        b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}",
+        "not JSON (the number " + "9" * 37 + "... is too large). ",
+    ),
     "list": ([1], "expected a JSON object, got a list"),
     "string": ("prompt", "got a string"),
     "nothing asked": ({"question": "?"}, "no prompt"),
@@ -127,6 +146,7 @@ BAD = {
     "limit type": ({"prompt": "a", "max_tokens": 3.5}, "`max_tokens` must be a whole number"),
     "two limits": ({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 4}, "differ"),
     "boolean": ({"prompt": "a", "temperature": True}, "`temperature` must be a number, not a boolean"),
+    "flag type": ({"prompt": "a", "ignore_eos": 1}, "`ignore_eos` must be a boolean, not a whole number"),
     "stop type": ({"prompt": "a", "stop": {"a": 1}}, "`stop` must be"),
 }
 
@@ -183,6 +203,12 @@ def test_duplicate_custom_ids_are_refused_with_both_lines(tmp_path):
     (tmp_path / "x").write_text('{"custom_id": "a", "prompt": "1"}\n\n{"\\u0063ustom_id": "a", "prompt": 2}\n')
     with pytest.raises(UsageError, match='"a" stands on line 1 and again on line 3'):
         open_input(str(tmp_path / "x"))
+
+
+def test_a_closed_stdin_is_refused(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        open_input("-")
 
 
 def test_stdin_and_pipes_are_read_once_and_kept(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ REFUSALS = {
     "partial_rotary": (config(partial_rotary_factor=0.5), "partial rotary"),
     "activation": (config(hidden_act="gelu"), "hidden_act `gelu`"),
     "quantised": (config(quantization_config={"quant_method": "gptq"}), "gptq"),
-    "missing_size": ({key: value for key, value in config().items() if key != "vocab_size"}, "lacks vocab_size"),
+    "missing_size": ({key: value for key, value in config().items() if key != "vocab_size"}, "`vocab_size` .*missing"),
     "uneven_heads": (config(num_key_value_heads=4), "6 attention heads"),
 }
 
