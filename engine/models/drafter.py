@@ -19,7 +19,7 @@ from dspark.engine.models.drafter_weights import (
 )
 from dspark.engine.models.kv_cache import KVCache
 from dspark.engine.models.layers import WeightFormat
-from dspark.engine.models.rope import RotaryTable
+from dspark.engine.models.rope import Angles, RotaryTable
 from dspark.engine.models.target import Target
 from dspark.engine.models.target_weights import DecoderLayer, Weights, load_layers, load_linear, load_norm
 from dspark.engine.models.weights import Checkpoint
@@ -28,9 +28,8 @@ from dspark.kernels import (
     confidence_logits,
     headless_confidence_logits,
     markov_step,
-    paged_attention,
     rms_norm,
-    rope_and_cache,
+    rope_attention,
     write_main_cache,
 )
 
@@ -174,24 +173,26 @@ class Drafter:
             token_ids[:, 0] = block.anchors
             positions = block.starts[:, None] + self._offsets
         residual = self.embed(token_ids.view(-1))  # [R*G, H]
-        cos, sin = self.rope.gather(positions.view(-1))
+        angles = self.rope.angles(positions.view(-1))
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
-            attended = self._attention(layer, qkv, cos, sin, block, cache.k_layers[index], cache.v_layers[index])
+            attended = self._attention(layer, qkv, angles, block, cache.k_layers[index], cache.v_layers[index])
             layer.output(attended, residual=residual)
             hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
             layer.down(hidden, residual=residual)
         return rms_norm(residual, self.norm, eps=eps).view(num_requests, self.block_size, -1)
 
     def _attention(
-        self, layer: DecoderLayer, qkv: Tensor, cos: Tensor, sin: Tensor, block: DraftBlock, k: Tensor, v: Tensor
+        self, layer: DecoderLayer, qkv: Tensor, angles: Angles, block: DraftBlock, k: Tensor, v: Tensor
     ) -> Tensor:
         """qkv [R*G, (Hq+2Hkv)*D] -> what the queries see, [R*G, Hq*D]."""
         backbone = self.config.backbone
-        q = rope_and_cache(
+        cos, sin, angle_rows = angles
+        attended = rope_attention(
             qkv,
             cos,
             sin,
+            block.attention,
             k_cache=k,
             v_cache=v,
             slots=block.slots,
@@ -200,8 +201,10 @@ class Drafter:
             q_norm=layer.q_norm,
             k_norm=layer.k_norm,
             eps=backbone.rms_norm_eps,
-        )  # [R*G, Hq, D]
-        return paged_attention(q, k, v, block.attention, scale=backbone.head_dim**-0.5).flatten(1)
+            angle_rows=angle_rows,
+            scale=backbone.head_dim**-0.5,
+        )
+        return attended.flatten(1)
 
     def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, *, keep_logits: bool) -> Tensor:
         """Choose the tokens [R, steps] left to right, each behind the one before it.

@@ -13,10 +13,10 @@ from dspark.engine.errors import UsageError
 from dspark.engine.models.kv_cache import KVCache
 from dspark.engine.models.layers import WeightFormat
 from dspark.engine.models.model_config import ModelConfig
-from dspark.engine.models.rope import RotaryTable
+from dspark.engine.models.rope import Angles, RotaryTable
 from dspark.engine.models.target_weights import DecoderLayer, load_layers, load_norm, load_vocabulary
 from dspark.engine.models.weights import Checkpoint, RandomWeights
-from dspark.kernels import paged_attention, rms_norm, rope_and_cache
+from dspark.kernels import rms_norm, rope_attention
 
 # A draft block's positions may lie past the context limit by its length.
 POSITIONS_PAST_CONTEXT = 64
@@ -93,11 +93,11 @@ class Target:
         residual = self.embed(batch.token_ids)  # [T, H]
         features = _FeatureBuffer(feature_layers, residual)
         features.store(-1, residual)
-        cos, sin = self.rope.gather(batch.positions)
+        angles = self.rope.angles(batch.positions)
         eps = config.rms_norm_eps
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
-            attended = self._attention(layer, qkv, cos, sin, batch, cache.k_layers[index], cache.v_layers[index])
+            attended = self._attention(layer, qkv, angles, batch, cache.k_layers[index], cache.v_layers[index])
             layer.output(attended, residual=residual)
             hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
             layer.down(hidden, residual=residual)
@@ -108,14 +108,16 @@ class Target:
         return TargetOutput(logits=self._logits(hidden, logit_rows, logits_out), features=features.tensor)
 
     def _attention(
-        self, layer: DecoderLayer, qkv: Tensor, cos: Tensor, sin: Tensor, batch: PackedBatch, k: Tensor, v: Tensor
+        self, layer: DecoderLayer, qkv: Tensor, angles: Angles, batch: PackedBatch, k: Tensor, v: Tensor
     ) -> Tensor:
         """qkv [T, (Hq+2Hkv)*D] -> what the queries see, [T, Hq*D]."""
         config = self.config
-        q = rope_and_cache(
+        cos, sin, angle_rows = angles
+        attended = rope_attention(
             qkv,
             cos,
             sin,
+            batch.attention,
             k_cache=k,
             v_cache=v,
             slots=batch.slots,
@@ -124,8 +126,10 @@ class Target:
             q_norm=layer.q_norm,
             k_norm=layer.k_norm,
             eps=config.rms_norm_eps,
-        )  # [T, Hq, D]
-        return paged_attention(q, k, v, batch.attention, scale=config.head_dim**-0.5).flatten(1)
+            angle_rows=angle_rows,
+            scale=config.head_dim**-0.5,
+        )
+        return attended.flatten(1)
 
     def _logits(self, hidden: Tensor, logit_rows: Tensor | None, out: Tensor | None) -> Tensor:
         if logit_rows is None:

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dspark.kernels.sampling.scratch import scratch_for
+
 from .layout import AttentionLayout
 
 # A split reads at least this many cache rows: below it, merging the splits costs more than they save.
 MIN_SPLIT_ROWS = 256
+# Overrides of the tile of few packed rows, for measuring: block_n, num_warps, num_stages.
+SMALL_TILE: dict[str, int] = {}
 MAX_SPLITS = 32
 # Programs wanted on the whole device: 6 for each of 132 multiprocessors run at once, more would only add merging.
 _WANTED_PROGRAMS = 792
@@ -26,6 +30,7 @@ class SplitPlan:
     num_stages: int
     tiles: int  # programs along the packed rows of the longest request
     splits: int
+    min_rows: int  # of a split
     partial: Tensor  # [splits, T, Hq, D] fp32
     log_sums: Tensor  # [splits, T, Hq] fp32
     # [R * tiles * Hkv] int32, splits of a tile that are done. Zero between launches.
@@ -58,15 +63,18 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     shallow = head_dim > 64 if block_m == 64 else -(-visible // splits) > _SHORT_SPLIT_ROWS
     num_stages = 3 if full_precision or shallow else 5
     scratch = (splits, tokens, heads) if splits > 1 else (0, 0, 0)
+    small = SMALL_TILE if block_m == 16 and not full_precision else {}
+    counters = requests * tiles * kv_heads
     return SplitPlan(
         block_m=block_m,
-        block_n=16 if full_precision else 64,
+        block_n=small.get("block_n", 16 if full_precision else 64),
         # fp32 tiles are products of scalars: few accumulators a thread keep them out of local memory.
-        num_warps=8 if full_precision else 4 if block_m == 64 else 2,
-        num_stages=num_stages,
+        num_warps=small.get("num_warps", 8 if full_precision else 4 if block_m == 64 else 2),
+        num_stages=small.get("num_stages", num_stages),
         tiles=tiles,
         splits=splits,
+        min_rows=MIN_SPLIT_ROWS,
         partial=torch.empty(*scratch, head_dim, dtype=torch.float32, device=q.device),
         log_sums=torch.empty(scratch, dtype=torch.float32, device=q.device),
-        arrivals=torch.zeros(requests * tiles * kv_heads if splits > 1 else 0, dtype=torch.int32, device=q.device),
+        arrivals=scratch_for("attention", q.device, counters).arrivals,
     )

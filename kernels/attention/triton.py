@@ -1,15 +1,23 @@
 """Paged attention of packed queries on the GPU: one kernel for decoding, verification, draft blocks and prefill."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .layout import AttentionLayout
-from .split_plan import MIN_SPLIT_ROWS, SplitPlan, plan_splits
+from dspark.kernels.pdl import await_inputs, launch_options, launches_early, prefetch
+from dspark.kernels.rope_cache.triton import rope_and_cache
 
+from .layout import AttentionLayout
+from .split_plan import SplitPlan, plan_splits
+
+# Whether few queries are rotated, and their K and V stored, by the attention kernel itself.
+FUSE_ROPE = True
+# Whether the context's K and V are asked for before the new ones are there.
+PREFETCH = True
 # Of a merge step: as many registers as the main loop takes anyway.
 _MERGED_ELEMENTS = 4096
 
@@ -48,18 +56,38 @@ def _merge_splits(
         tl.store(out + element, merged.to(out.dtype.element_ty), mask=inside[:, None] & (dim < HEAD_DIM))
 
 
+@triton.jit
+def _rotated(
+    at, inside, dim, partner, cosine, sine, gain, other_gain, eps, HEAD_DIM: tl.constexpr, NORM: tl.constexpr
+):  # fmt: skip
+    """Heads at `at` [n, 1], normalised and rotated [n, D] fp32."""
+    narrow = tl.load(at + dim[None, :], mask=inside, other=0.0)
+    own = narrow.to(tl.float32)
+    other = tl.load(at + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(own * own, axis=1) / HEAD_DIM + eps)[:, None]
+        # Rounded between norm and rotation, as the models were trained.
+        own = (own * scale * gain).to(narrow.dtype).to(tl.float32)
+        other = (other * scale * other_gain).to(narrow.dtype).to(tl.float32)
+    return own * cosine + other * sine
+
+
 # Counts vary from forward to forward: a variant for each of their divisibilities would compile in mid-run.
 @triton.jit(do_not_specialize=["num_tokens", "num_requests"])
 def _attention_kernel(
-    q, k_cache, v_cache, out, partial, log_sums, arrivals, tables, query_starts, kv_lens,
+    q, cos, sin, angle_rows, slots, q_norm, k_norm, eps, angle_stride,
+    k_cache, v_cache, out, partial, log_sums, arrivals, tables, query_starts, kv_lens,
     scale, num_tokens, num_requests, q_stride, cache_stride, table_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SPLITS: tl.constexpr, MIN_ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr, PRECISION: tl.constexpr,
+    ROPE: tl.constexpr, NORM: tl.constexpr, BLOCK_Q: tl.constexpr, PDL: tl.constexpr, PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """Program (request, tile of packed rows x K/V head, split). A packed row is (query, query head of the K/V head).
 
     WINDOW 0: tables [R, M] are block tables. Else they are cache rows [R, WINDOW], -1 = none.
+    ROPE: q is [T, (Hq+2Hkv)*D] as the projection made it. Every program rotates its queries; the split that holds a new
+    row rotates and stores it before it reads its rows. One tile must then hold all queries of a request.
     """
     request = tl.program_id(0)
     kv_head = tl.program_id(1) % KV_HEADS
@@ -71,6 +99,7 @@ def _attention_kernel(
     dim_inside = dim < HEAD_DIM
 
     if request == num_requests:
+        await_inputs(PDL)
         # The row after the last request clears the padding tokens, so that what follows stays finite there.
         step = tl.num_programs(1) // KV_HEADS * SPLITS * BLOCK_M
         padding = (num_tokens - first_token.to(tl.int32)) * GROUP
@@ -99,6 +128,7 @@ def _attention_kernel(
         limit = end - num_queries + query + 1
         end = end - num_queries + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, num_queries - 1) + 1
     end = tl.maximum(end, 0)
+    visible = end
 
     # Splits share what is really visible; those that are left over have nothing to do.
     split_rows = tl.cdiv(tl.maximum(tl.cdiv(end, SPLITS), MIN_ROWS), BLOCK_N) * BLOCK_N
@@ -108,13 +138,57 @@ def _attention_kernel(
     begin = split * split_rows
     end = tl.minimum(end, begin + split_rows)
 
-    queries = tl.load(
-        q + (first_token + query)[:, None] * q_stride + head[:, None] * HEAD_DIM + dim[None, :],
-        mask=row_inside[:, None] & dim_inside[None, :],
-        other=0.0,
-    )  # [BLOCK_M, D]
     table = tables + request.to(tl.int64) * table_stride
     column = tl.arange(0, BLOCK_N)
+    if PREFETCH:
+        for start in range(begin, end, BLOCK_N):
+            position = tl.minimum(start + column, end - 1)
+            row = tl.load(table + position // PAGE).to(tl.int64) * PAGE + position % PAGE
+            for line in tl.static_range(0, HEAD_DIM, 64):
+                prefetch(k_cache + row * cache_stride + kv_head * HEAD_DIM + line)
+                prefetch(v_cache + row * cache_stride + kv_head * HEAD_DIM + line)
+
+    q_at = q + (first_token + query)[:, None] * q_stride + head[:, None] * HEAD_DIM
+    q_inside = row_inside[:, None] & dim_inside[None, :]
+    if ROPE:
+        # Dimension i turns with i + D/2, or i - D/2; the sine carries the sign.
+        partner = tl.where(dim < HEAD_DIM // 2, dim + HEAD_DIM // 2, dim - HEAD_DIM // 2)
+        angle = tl.load(angle_rows + first_token + query, mask=row_inside, other=0).to(tl.int64)
+        cosine = tl.load(cos + angle[:, None] * angle_stride + dim[None, :], mask=q_inside, other=0.0)
+        sine = tl.load(sin + angle[:, None] * angle_stride + dim[None, :], mask=q_inside, other=0.0)
+        fresh = tl.arange(0, BLOCK_Q)
+        place = visible - num_queries + fresh
+        mine = (fresh < num_queries) & (place >= begin) & (place < end)
+        fresh_angle = tl.load(angle_rows + first_token + fresh, mask=mine, other=0).to(tl.int64)
+        fresh_slot = tl.load(slots + first_token + fresh, mask=mine, other=0).to(tl.int64)
+        fresh_inside = mine[:, None] & dim_inside[None, :]
+        fresh_cosine = tl.load(cos + fresh_angle[:, None] * angle_stride + dim[None, :], mask=fresh_inside, other=0.0)
+        fresh_sine = tl.load(sin + fresh_angle[:, None] * angle_stride + dim[None, :], mask=fresh_inside, other=0.0)
+        q_gain = cosine
+        q_other_gain = cosine
+        k_gain = fresh_cosine
+        k_other_gain = fresh_cosine
+        if NORM:
+            q_gain = tl.load(q_norm + dim, mask=dim_inside, other=0.0).to(tl.float32)[None, :]
+            q_other_gain = tl.load(q_norm + partner, mask=dim_inside, other=0.0).to(tl.float32)[None, :]
+            k_gain = tl.load(k_norm + dim, mask=dim_inside, other=0.0).to(tl.float32)[None, :]
+            k_other_gain = tl.load(k_norm + partner, mask=dim_inside, other=0.0).to(tl.float32)[None, :]
+        await_inputs(PDL)
+        queries = _rotated(q_at, q_inside, dim, partner, cosine, sine, q_gain, q_other_gain, eps, HEAD_DIM, NORM)
+        queries = queries.to(q.dtype.element_ty)
+        # Every split comes here, so that no barrier is inside a branch.
+        source = q + (first_token + fresh)[:, None] * q_stride + (KV_HEADS * GROUP + kv_head) * HEAD_DIM
+        turned = _rotated(
+            source, fresh_inside, dim, partner, fresh_cosine, fresh_sine, k_gain, k_other_gain, eps, HEAD_DIM, NORM
+        )
+        raw = tl.load(source + KV_HEADS * HEAD_DIM + dim[None, :], mask=fresh_inside, other=0.0)
+        stored = fresh_slot[:, None] * cache_stride + kv_head * HEAD_DIM + dim[None, :]
+        tl.store(k_cache + stored, turned.to(k_cache.dtype.element_ty), mask=fresh_inside)
+        tl.store(v_cache + stored, raw.to(v_cache.dtype.element_ty), mask=fresh_inside)
+        tl.debug_barrier()
+    else:
+        await_inputs(PDL)
+        queries = tl.load(q_at + dim[None, :], mask=q_inside, other=0.0)  # [BLOCK_M, D]
     best = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_DIM], dtype=tl.float32)
@@ -172,27 +246,98 @@ def _attention_kernel(
             )  # fmt: skip
 
 
+@dataclass(slots=True)
+class _Rotation:
+    """What the kernel needs beside the projection to rotate queries and store K and V itself."""
+
+    cos: Tensor  # [positions, 1, D]
+    sin: Tensor
+    angle_rows: Tensor  # [T]
+    slots: Tensor  # [T]
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    eps: float
+
+
 def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: AttentionLayout, *, scale: float) -> Tensor:
     """q [T, Hq, D]; k_cache, v_cache [N, Hkv, D] -> [T, Hq, D]. What a query sees: `AttentionLayout`.
 
     Rows that no request owns, and queries that see nothing, come back as zeros.
     """
-    tokens, heads, head_dim = q.shape
-    kv_heads = k_cache.shape[1]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if tokens == 0:
+    if q.shape[0] == 0:
         return out
-    assert q.stride()[1:] == k_cache.stride()[1:] == (head_dim, 1) and k_cache.stride() == v_cache.stride()
+    assert q.stride()[1:] == (q.shape[2], 1)
+    _launch(q, q.stride(0), None, k_cache, v_cache, out, layout, scale)
+    return out
+
+
+def rope_attention(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    layout: AttentionLayout,
+    *,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+    angle_rows: Tensor | None = None,
+) -> Tensor:
+    """`rope_and_cache`, then `paged_attention`: qkv [T, (Hq+2Hkv)*D] -> [T, Hq, D]. One launch for few queries."""
+    head_dim = k_cache.shape[-1]
+    few = layout.max_query_len * (num_heads // num_kv_heads) <= 32
+    if not (FUSE_ROPE and few and angle_rows is not None and layout.kv_rows is None) or qkv.shape[0] == 0:
+        q = rope_and_cache(
+            qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, slots=slots, num_heads=num_heads,
+            num_kv_heads=num_kv_heads, q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
+        )  # fmt: skip
+        return paged_attention(q, k_cache, v_cache, layout, scale=scale)
+    assert qkv.stride(1) == cos.stride(2) == 1 and cos.stride() == sin.stride()
+    out = torch.empty(qkv.shape[0], num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    rotation = _Rotation(cos, sin, angle_rows, slots, q_norm, k_norm, eps)
+    _launch(qkv, qkv.stride(0), rotation, k_cache, v_cache, out, layout, scale)
+    return out
+
+
+def _launch(
+    q: Tensor,
+    q_stride: int,
+    rotation: _Rotation | None,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    out: Tensor,
+    layout: AttentionLayout,
+    scale: float,
+) -> None:
+    tokens, heads, head_dim = out.shape
+    kv_heads = k_cache.shape[1]
+    assert k_cache.stride()[1:] == (head_dim, 1) and k_cache.stride() == v_cache.stride()
     plan = layout.plan
-    if not isinstance(plan, SplitPlan) or not plan.fits(q):
-        plan = layout.plan = plan_splits(layout, q, k_cache)
+    if not isinstance(plan, SplitPlan) or not plan.fits(out):
+        plan = layout.plan = plan_splits(layout, out, k_cache)
     requests = layout.query_starts.shape[0] - 1
     windowed = layout.kv_rows is not None
     tables = layout.block_tables if layout.kv_rows is None else layout.kv_rows
     assert tables.stride(1) == 1
     block_dim = max(16, triton.next_power_of_2(head_dim))
+    early = launches_early(out.device)
+    norm = rotation is not None and rotation.q_norm is not None
     _attention_kernel[(requests + 1, plan.tiles * kv_heads, plan.splits)](
         q,
+        rotation.cos if rotation else None,
+        rotation.sin if rotation else None,
+        rotation.angle_rows if rotation else None,
+        rotation.slots if rotation else None,
+        rotation.q_norm if rotation else None,
+        rotation.k_norm if rotation else None,
+        rotation.eps if rotation else 0.0,
+        rotation.cos.stride(0) if rotation else 0,
         k_cache,
         v_cache,
         out,
@@ -206,7 +351,7 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: Attenti
         scale * math.log2(math.e),
         tokens,
         requests,
-        q.stride(0),
+        q_stride,
         k_cache.stride(0),
         tables.stride(0),
         KV_HEADS=kv_heads,
@@ -216,13 +361,18 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: Attenti
         CAUSAL=layout.causal and not windowed,
         WINDOW=tables.shape[1] if windowed else 0,
         SPLITS=plan.splits,
-        MIN_ROWS=MIN_SPLIT_ROWS,
+        MIN_ROWS=plan.min_rows,
         BLOCK_M=plan.block_m,
         BLOCK_N=plan.block_n,
         BLOCK_DIM=block_dim,
         BLOCK_ROWS=min(plan.block_m, max(1, _MERGED_ELEMENTS // (plan.splits * block_dim))),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        ROPE=rotation is not None,
+        NORM=norm,
+        BLOCK_Q=triton.next_power_of_2(layout.max_query_len) if rotation else 1,
+        PDL=early,
+        PREFETCH=early and PREFETCH and not windowed,
         num_warps=plan.num_warps,
         num_stages=plan.num_stages,
+        **launch_options(early),
     )
-    return out
