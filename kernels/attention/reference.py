@@ -27,15 +27,10 @@ def rope_attention(
     eps: float = 1e-6,
     angle_rows: Tensor | None = None,
 ) -> Tensor:
-    """`rope_and_cache`, then `paged_attention`: qkv [T, (Hq+2Hkv)*D] -> [T, Hq, D].
-
-    With `angle_rows` [T], cos and sin are tables of which token t takes row angle_rows[t].
-    """
-    if angle_rows is not None:
-        cos, sin = cos.index_select(0, angle_rows), sin.index_select(0, angle_rows)
+    """`rope_and_cache`, then `paged_attention`: qkv [T, (Hq+2Hkv)*D] -> [T, Hq, D]."""
     q = rope_and_cache(
         qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, slots=slots, num_heads=num_heads, num_kv_heads=num_kv_heads,
-        q_norm=q_norm, k_norm=k_norm, eps=eps,
+        q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
     )  # fmt: skip
     return paged_attention(q, k_cache, v_cache, layout, scale=scale)
 

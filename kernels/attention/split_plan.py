@@ -63,7 +63,7 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     shallow = head_dim > 64 if block_m == 64 else -(-visible // splits) > _SHORT_SPLIT_ROWS
     num_stages = 3 if full_precision or shallow else 5
     scratch = (splits, tokens, heads) if splits > 1 else (0, 0, 0)
-    small = SMALL_TILE if block_m == 16 and not full_precision else {}
+    small = SMALL_TILE if block_m <= 32 and not full_precision else {}
     counters = requests * tiles * kv_heads
     return SplitPlan(
         block_m=block_m,

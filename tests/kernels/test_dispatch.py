@@ -22,6 +22,7 @@ OPS = {
     "philox_words": "random",
     "rms_norm": "norm",
     "rope_and_cache": "rope_cache",
+    "rope_attention": "attention",
     "sample": "sampling",
     "silu_mul": "activation",
     "uniform": "random",
