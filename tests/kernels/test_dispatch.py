@@ -20,6 +20,7 @@ OPS = {
     "markov_step": "markov",
     "paged_attention": "attention",
     "philox_words": "random",
+    "prepare_batch": "prepare",
     "rms_norm": "norm",
     "rope_and_cache": "rope_cache",
     "rope_attention": "attention",
