@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,14 @@ FAILURE, USAGE, ERROR_ROWS, INTERRUPTED = 1, 2, 3, 130
 
 # The parser's base class has moved between Typer's releases; what it derives from has not.
 _PARSER_ERROR = typer.BadParameter.__mro__[2]
+_ARRAY_ERRORS = (
+    ("dspark.calibration.errors", "CalibrationError"),
+    ("dspark.profiles.errors", "ProfileError"),
+)
 
 
 class Interrupted(DsparkError):
-    """The user stopped a run that can be resumed."""
+    """The user stopped a run; the remedy says what there is of it."""
 
 
 @contextmanager
@@ -52,6 +57,8 @@ def explain(error: BaseException) -> Explanation:
         return Explanation(str(error), error.remedy, USAGE)
     if isinstance(error, DsparkError):
         return Explanation(str(error), error.remedy, FAILURE)
+    if _raised_by_arrays(error):
+        return Explanation(str(error), getattr(error, "remedy", ""), FAILURE)
     if isinstance(error, _PARSER_ERROR):
         ctx = getattr(error, "ctx", None)
         command = ctx.command_path if ctx is not None else "dspark"
@@ -78,6 +85,15 @@ def explain(error: BaseException) -> Explanation:
         FAILURE,
         trace="".join(traceback.format_exception(error)),
     )
+
+
+def _raised_by_arrays(error: BaseException) -> bool:
+    """Is it an error of the array packages? They load numpy, so they are not imported to find out."""
+    for module, name in _ARRAY_ERRORS:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return True
+    return False
 
 
 def _explain_os_error(error: OSError) -> Explanation:

@@ -14,6 +14,7 @@ from typer.main import get_command
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
 from dspark.cli.output import Sink
+from dspark.cli.profile import profile
 
 app = typer.Typer(
     name="dspark",
@@ -22,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(decode)
+app.command()(profile)
 
 
 def _show_version(value: bool) -> None:

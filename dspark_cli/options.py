@@ -39,6 +39,15 @@ Dtype = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+LoadFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|dummy",
+        help="`dummy`: random weights; --target is then a folder with a config.json or a shape that comes with dspark, "
+        "and the drafter's shape is derived from it unless --drafter is a folder or `none`.",
+        rich_help_panel=MODELS,
+    ),
+]
 Policy = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dspark.cli.errors import Explanation
+    from dspark.cli.profile_progress import ProfileReporter
     from dspark.cli.progress import Reporter
 
 
@@ -59,6 +60,19 @@ class Sink:
             table.add_row(Text(name), Text(value, overflow="fold"))
         self.console.print(table, soft_wrap=False)
 
+    def grid(self, title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table of numbers under headers."""
+        if self._quiet:
+            return
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left")
+        for header in headers:
+            table.add_column(header, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table, soft_wrap=False)
+
     def document(self, document: Mapping[str, Any]) -> None:
         """The command's result for programs."""
         if self._json:
@@ -73,6 +87,14 @@ class Sink:
         if self._quiet:
             return Reporter()
         return LiveReporter(self.console) if sys.stderr.isatty() else PlainReporter(self.note)
+
+    def profile_progress(self) -> ProfileReporter:
+        """The same while buckets are measured; the live bar comes with a table of them."""
+        from dspark.cli.profile_progress import LiveProfileReporter, PlainProfileReporter, ProfileReporter
+
+        if self._quiet:
+            return ProfileReporter()
+        return LiveProfileReporter(self.console) if sys.stderr.isatty() else PlainProfileReporter(self.note)
 
     def flush(self) -> None:
         sys.stdout.flush()

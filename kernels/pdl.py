@@ -9,13 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-# Off in Triton's interpreter and on devices before Hopper, which know no such launch.
-ENABLED = True
-
 
 def launches_early(device: torch.device) -> bool:
-    """Whether kernels on this device are to be launched so."""
-    return ENABLED and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    """Whether kernels on this device are launched so: from Hopper on, and not in Triton's interpreter."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def launch_options(early: bool) -> dict[str, bool]:
@@ -29,11 +26,3 @@ def await_inputs(PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
-def prefetch(pointers):
-    """Bring the 128-byte lines of `pointers` [n] into the second-level cache. Compiled kernels only."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
-    )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 # Decides how triton will be imported, so it comes before whatever imports triton.
 import triton_mode  # noqa: F401
 from tiny_models import TINY_MODELS, TinyModel, save_tiny_model
+
+
+@pytest.fixture(scope="session")
+def builtin_target() -> Path:
+    """The folder of the real built-in target."""
+    from builtin_model import delivered
+
+    from dspark.engine.models import builtin
+
+    return delivered(builtin.builtin_target)
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ class RoundRecorder:
         block, draft, cache = self.drafted
         start = int(block.starts)
         page_size = block.attention.page_size
-        positions = torch.arange(start)
+        positions = torch.arange(start, device=block.attention.block_tables.device)
         rows = block.attention.block_tables[0][positions // page_size].long() * page_size + positions % page_size
         self.rounds.append(
             Round(

@@ -71,7 +71,9 @@ def test_the_command_line_imports_nothing_heavy():
     assert not loaded & {"torch", "numpy", "transformers", "tokenizers", "pandas", "matplotlib", "sklearn", "triton"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["decode", "--help"], ["decode"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["decode", "--help"], ["decode"], ["profile", "--help"]], ids=" ".join
+)
 def test_help_and_errors_answer_at_once(arguments):
     def took_s(code, *arguments, returncode=0):
         """Processor time: on an idle machine that is what one waits, on a busy one it is still the command's own."""

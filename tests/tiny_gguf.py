@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf")
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, INTERMEDIATE = 64, 4, 2, 16, 2, 96
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

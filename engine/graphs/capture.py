@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -43,7 +45,7 @@ class GraphCapture:
             call()
             main = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(main)
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), _no_collection():
                 # Only what this thread does is of interest: a progress bar's thread may do as it likes.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
@@ -58,3 +60,15 @@ class GraphCapture:
                 "If memory ran out, lower gpu_memory_utilization or the concurrency; else run with graphs off.",
             ) from error
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps the garbage collector from freeing another engine's graphs in mid-capture, which would spoil it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

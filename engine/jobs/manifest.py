@@ -24,12 +24,19 @@ def manifest(device: str) -> dict[str, str | int | None]:
         "transformers": _version("transformers"),
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
-        "device_name": torch.cuda.get_device_name() if cuda else _cpu_name(),
+        "device_name": device_name(device),
         "cuda": torch.version.cuda if cuda else None,
         "driver": _read(Path("/sys/module/nvidia/version")) if cuda else None,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def device_name(device: str) -> str | None:
+    """Model of the GPU ("cuda") or of the CPU ("cpu")."""
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else _cpu_name()
 
 
 def _version(package: str) -> str | None:

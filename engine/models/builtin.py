@@ -15,6 +15,7 @@ from typing import Any
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models.builtin_convert import Progress, convert_gguf
 from dspark.engine.models.builtin_fetch import SMOLLM2, Source, fetch_gguf
+from dspark.engine.wording import first_line
 
 # Raise it whenever a conversion would write something else: existing folders are then converted again.
 CONVERTER_VERSION = 1
@@ -132,7 +133,9 @@ def _disk_error(error: OSError, source: Source, folder: Path) -> CheckpointError
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         needed_mb = -(-source.peak_disk_bytes // 1_000_000)
         return CheckpointError(
-            f"There is not enough space in {folder.parent} to prepare the built-in model: {needed_mb} MB are needed.",
+            f"there is not enough space in {folder.parent} to prepare the built-in model: {needed_mb} MB are needed",
             remedy="Free some space, or set DSPARK_CACHE_DIR to a folder on a larger disk.",
         )
-    return CheckpointError(f"The built-in model cannot be prepared in {folder.parent}: {error}.", remedy=remedy)
+    return CheckpointError(
+        f"the built-in model cannot be prepared in {folder.parent}: {first_line(error)}", remedy=remedy
+    )

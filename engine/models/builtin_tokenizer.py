@@ -29,8 +29,8 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
     kind = (metadata.require("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre"))
     if kind != ("gpt2", "smollm"):
         raise CheckpointError(
-            f"The GGUF file's tokenizer is `{kind[0]}` with pre-tokenizer `{kind[1]}`; only `gpt2` with `smollm` can "
-            "be converted.",
+            f"the GGUF file's tokenizer is `{kind[0]}` with pre-tokenizer `{kind[1]}`; only `gpt2` with `smollm` can "
+            "be converted",
             remedy="Give a Hugging Face folder of this model instead.",
         )
     tokens: list[str] = metadata.require("tokenizer.ggml.tokens")

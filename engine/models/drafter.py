@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dspark.engine.batch import PackedBatch
+from dspark.engine.models.decoder import Decoder
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.drafter_weights import (
     load_confidence_head,
@@ -15,23 +16,14 @@ from dspark.engine.models.drafter_weights import (
     load_embedding,
     load_lm_head,
     load_markov_head,
-    refuse_unused_tensors,
 )
 from dspark.engine.models.kv_cache import KVCache
 from dspark.engine.models.layers import WeightFormat
-from dspark.engine.models.rope import Angles, RotaryTable
 from dspark.engine.models.target import Target
-from dspark.engine.models.target_weights import DecoderLayer, Weights, load_layers, load_linear, load_norm
+from dspark.engine.models.target_weights import Weights, load_linear, load_norm
 from dspark.engine.models.weights import Checkpoint
 from dspark.engine.proposals import DraftBlock, DraftOutput
-from dspark.kernels import (
-    confidence_logits,
-    headless_confidence_logits,
-    markov_step,
-    rms_norm,
-    rope_attention,
-    write_main_cache,
-)
+from dspark.kernels import confidence_logits, headless_confidence_logits, markov_step, write_main_cache
 
 
 class Drafter:
@@ -48,18 +40,18 @@ class Drafter:
         self.fc = load_linear(weights, ["fc"], [backbone.hidden_size], num_features, bias=False, format=format)
         self.hidden_norm = load_norm(weights, "hidden_norm.weight", backbone.hidden_size, format)
         self.context_kv = load_context_kv(config, weights, format)
-        self.layers: list[DecoderLayer] = load_layers(backbone, weights, format, prefix="")
-        self.k_norms = torch.stack([layer.k_norm for layer in self.layers if layer.k_norm is not None])  # [Ld, D]
-        self.norm = load_norm(weights, "norm.weight", backbone.hidden_size, format)
+        self.decoder = Decoder(
+            backbone,
+            weights,
+            format,
+            prefix="",
+            # The block behind a full context still needs its positions.
+            num_positions=backbone.max_position_embeddings + config.block_size,
+        )
+        k_norms = [layer.k_norm for layer in self.decoder.layers if layer.k_norm is not None]
+        self.k_norms = torch.stack(k_norms)  # [Ld, D]
         self.markov = load_markov_head(config, weights, format)
         self.confidence = load_confidence_head(config, weights, format)
-        # The block behind a full context still needs its positions.
-        self.rope = RotaryTable(
-            backbone.rope,
-            head_dim=backbone.head_dim,
-            num_positions=backbone.max_position_embeddings + config.block_size,
-            device=format.device,
-        )
         self._offsets = torch.arange(config.block_size, device=format.device)  # [G]
         self._masks = torch.full((1, config.block_size), config.mask_token_id, device=format.device)  # [1, G]
 
@@ -73,8 +65,9 @@ class Drafter:
         config = DrafterConfig.from_folder(folder)
         config.check_target(target.config)
         checkpoint = Checkpoint(folder)
-        refuse_unused_tensors(config, checkpoint)
-        return cls(config, checkpoint, WeightFormat.of(dtype, device), target=target)
+        drafter = cls(config, checkpoint, WeightFormat.of(dtype, device), target=target)
+        checkpoint.refuse_unread()
+        return drafter
 
     @property
     def block_size(self) -> int:
@@ -98,16 +91,7 @@ class Drafter:
 
     def new_cache(self, num_pages: int, page_size: int) -> KVCache:
         """An empty main cache, page 0 included in the count."""
-        backbone = self.config.backbone
-        return KVCache.zeros(
-            num_pages,
-            page_size,
-            num_layers=backbone.num_layers,
-            num_kv_heads=backbone.num_kv_heads,
-            head_dim=backbone.head_dim,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        return self.decoder.new_cache(num_pages, page_size)
 
     @torch.inference_mode()
     def write_context(self, features: Tensor, batch: PackedBatch, cache: KVCache) -> None:
@@ -116,7 +100,7 @@ class Drafter:
         # No input_layernorm here, unlike in the block: hidden_norm takes its place for all layers.
         kv = self.context_kv(self.fc(features), norm=self.hidden_norm, eps=backbone.rms_norm_eps)
         kv = kv.view(-1, backbone.num_layers, 2, backbone.num_kv_heads, backbone.head_dim)
-        cos, sin = self.rope.gather(batch.positions)
+        cos, sin = self.decoder.rope.gather(batch.positions)
         write_main_cache(
             kv,
             cos,
@@ -165,7 +149,6 @@ class Drafter:
 
     def _block_hidden(self, block: DraftBlock, cache: KVCache) -> Tensor:
         """Hidden states [R, G, H] of `[anchor, mask x (G-1)]` after the final norm."""
-        eps = self.config.backbone.rms_norm_eps
         num_requests = block.anchors.shape[0]
         token_ids, positions = block.token_ids, block.positions
         if token_ids is None or positions is None:
@@ -173,38 +156,8 @@ class Drafter:
             token_ids[:, 0] = block.anchors
             positions = block.starts[:, None] + self._offsets
         residual = self.embed(token_ids.view(-1))  # [R*G, H]
-        angles = self.rope.angles(positions.view(-1))
-        for index, layer in enumerate(self.layers):
-            qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
-            attended = self._attention(layer, qkv, angles, block, cache.k_layers[index], cache.v_layers[index])
-            layer.output(attended, residual=residual)
-            hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
-            layer.down(hidden, residual=residual)
-        return rms_norm(residual, self.norm, eps=eps).view(num_requests, self.block_size, -1)
-
-    def _attention(
-        self, layer: DecoderLayer, qkv: Tensor, angles: Angles, block: DraftBlock, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """qkv [R*G, (Hq+2Hkv)*D] -> what the queries see, [R*G, Hq*D]."""
-        backbone = self.config.backbone
-        cos, sin, angle_rows = angles
-        attended = rope_attention(
-            qkv,
-            cos,
-            sin,
-            block.attention,
-            k_cache=k,
-            v_cache=v,
-            slots=block.slots,
-            num_heads=backbone.num_heads,
-            num_kv_heads=backbone.num_kv_heads,
-            q_norm=layer.q_norm,
-            k_norm=layer.k_norm,
-            eps=backbone.rms_norm_eps,
-            angle_rows=angle_rows,
-            scale=backbone.head_dim**-0.5,
-        )
-        return attended.flatten(1)
+        hidden = self.decoder(residual, positions.view(-1), cache, slots=block.slots, attention=block.attention)
+        return hidden.view(num_requests, self.block_size, -1)
 
     def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, *, keep_logits: bool) -> Tensor:
         """Choose the tokens [R, steps] left to right, each behind the one before it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.errors import CheckpointError
 from dspark.engine.models.model_config import ModelConfig, read_json_object
 
 ARCHITECTURE = "Qwen3DSparkModel"
@@ -47,21 +47,21 @@ class DrafterConfig:
         markov_head_type = raw.get("markov_head_type") or "vanilla" if markov_rank else None
         if markov_head_type is not None and markov_head_type not in MARKOV_HEAD_TYPES:
             raise CheckpointError(
-                f"The drafter's Markov head type {markov_head_type!r} is not supported.",
+                f"the drafter's Markov head type {markov_head_type!r} is not supported",
                 f"Use a drafter whose `markov_head_type` is one of {', '.join(MARKOV_HEAD_TYPES)}.",
             )
         enable_confidence_head = bool(raw.get("enable_confidence_head", False))
         with_markov = enable_confidence_head and bool(raw.get("confidence_head_with_markov", False))
         if with_markov and not markov_rank:
             raise CheckpointError(
-                "The drafter's config.json gives its confidence head a Markov part, but `markov_rank` is 0.",
+                "the drafter's config.json gives its confidence head a Markov part, but `markov_rank` is 0",
                 _FETCH_AGAIN,
             )
         backbone = _backbone(raw)
         mask_token_id = _whole_number(raw, "mask_token_id", at_least=0)
         if mask_token_id >= backbone.vocab_size:
             raise CheckpointError(
-                f"The drafter's `mask_token_id` is {mask_token_id}, outside its vocabulary of {backbone.vocab_size}.",
+                f"the drafter's `mask_token_id` is {mask_token_id}, outside its vocabulary of {backbone.vocab_size}",
                 _FETCH_AGAIN,
             )
         return cls(
@@ -85,40 +85,32 @@ class DrafterConfig:
             ("{} target layers", self.num_target_layers, target.num_layers),
         ):
             if mine != theirs:
-                raise CheckpointError(f"The drafter expects {what.format(mine)}, but the target has {theirs}.", remedy)
+                raise CheckpointError(f"the drafter expects {what.format(mine)}, but the target has {theirs}", remedy)
         unknown = [layer for layer in self.target_layer_ids if not -1 <= layer < target.num_layers]
         if unknown:
             raise CheckpointError(
-                f"The drafter reads target layer {unknown[0]}, but the target's layers are 0 to {target.num_layers - 1}"
-                " (and -1, the embedding output).",
+                f"the drafter reads target layer {unknown[0]}, but the target's layers are 0 to {target.num_layers - 1}"
+                " (and -1, the embedding output)",
                 remedy,
-            )
-
-    def check_draft_length(self, draft_length: int) -> None:
-        """Raise UsageError if one block of this drafter cannot hold `draft_length` tokens."""
-        if not 1 <= draft_length <= self.block_size:
-            raise UsageError(
-                f"A draft length of {draft_length} was asked for; the drafter's block holds {self.block_size} tokens.",
-                f"Ask for 1 to {self.block_size} tokens.",
             )
 
 
 def _require_deepspec(raw: dict[str, Any]) -> None:
     if "speculators_model_type" in raw:
         raise CheckpointError(
-            f"The drafter is in the speculators format (`speculators_model_type`: {raw['speculators_model_type']!r}), "
-            "which is not supported yet.",
+            f"the drafter is in the speculators format (`speculators_model_type`: {raw['speculators_model_type']!r}), "
+            "which is not supported",
             _PICK_ANOTHER,
         )
     if "dflash_config" in raw:
         raise CheckpointError(
-            "The drafter is in the z-lab DFlash format (`dflash_config`), which is not supported yet.", _PICK_ANOTHER
+            "the drafter is in the z-lab DFlash format (`dflash_config`), which is not supported", _PICK_ANOTHER
         )
     if ARCHITECTURE not in (raw.get("architectures") or []):
         raise CheckpointError(
-            f'This is not a drafter: looked in config.json for `architectures: ["{ARCHITECTURE}"]` (DeepSpec), '
+            f'this is not a drafter: looked in config.json for `architectures: ["{ARCHITECTURE}"]` (DeepSpec), '
             "`speculators_model_type` (speculators) and `dflash_config` (z-lab DFlash), and found "
-            f"`architectures: {json.dumps(raw.get('architectures'))}`.",
+            f"`architectures: {json.dumps(raw.get('architectures'))}`",
             _PICK_ANOTHER,
         )
 
@@ -130,7 +122,7 @@ def _backbone(raw: dict[str, Any]) -> ModelConfig:
     try:
         return ModelConfig.from_dict(plain | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"})
     except CheckpointError as error:
-        raise CheckpointError(f"The drafter cannot be used: {error}", error.remedy) from None
+        raise CheckpointError(f"the drafter cannot be used: {error}", error.remedy) from None
 
 
 def _whole_number(raw: dict[str, Any], name: str, *, at_least: int) -> int:
@@ -138,7 +130,7 @@ def _whole_number(raw: dict[str, Any], name: str, *, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         found = f"is {json.dumps(value)}" if name in raw else "is missing"
         raise CheckpointError(
-            f"`{name}` in the drafter's config.json {found}; it must be a whole number of at least {at_least}.",
+            f"`{name}` in the drafter's config.json {found}; it must be a whole number of at least {at_least}",
             _FETCH_AGAIN,
         )
     return value
@@ -148,7 +140,7 @@ def _layer_ids(raw: dict[str, Any]) -> tuple[int, ...]:
     ids = raw.get("target_layer_ids")
     if not isinstance(ids, list) or not ids or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
         raise CheckpointError(
-            f"`target_layer_ids` in the drafter's config.json is {json.dumps(ids)}, not a list of layer numbers.",
+            f"`target_layer_ids` in the drafter's config.json is {json.dumps(ids)}, not a list of layer numbers",
             _FETCH_AGAIN,
         )
     return tuple(ids)

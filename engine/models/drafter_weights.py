@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspark.engine.errors import CheckpointError
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.layers import Embedding, Head, Linear, WeightFormat
 from dspark.engine.models.markov_head import MarkovHead
-from dspark.engine.models.target_weights import Weights, load_linear
-from dspark.engine.models.weights import Checkpoint
+from dspark.engine.models.target_weights import Weights, load_linear, refuse_untied_head
 
 
 @dataclass(slots=True)
@@ -77,28 +75,11 @@ def load_lm_head(config: DrafterConfig, weights: Weights, format: WeightFormat, 
     name = "embed_tokens" if tied else "lm_head"
     if f"{name}.weight" not in weights:
         return shared
-    vocab, hidden = config.backbone.vocab_size, config.backbone.hidden_size
-    table = weights.read(f"{name}.weight", (vocab, hidden)).to(format.device, Head.storage_dtype(format), copy=True)
+    stored = weights.read(f"{name}.weight", (config.backbone.vocab_size, config.backbone.hidden_size))
+    if tied:
+        refuse_untied_head(weights, stored)
+    table = stored.to(format.device, Head.storage_dtype(format), copy=True)
     return shared if _same(table, shared.weight) else Head(table)
-
-
-def refuse_unused_tensors(config: DrafterConfig, checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a head or layer that config.json does not name: dropping it would draft nonsense."""
-    used = [f"layers.{n}." for n in range(config.backbone.num_layers)]
-    if config.markov_rank:
-        used.append("markov_head.markov_w")
-    if config.markov_head_type == "gated":
-        used.append("markov_head.gate_proj.")
-    if config.markov_head_type == "rnn":
-        used.append("markov_head.joint_proj.")
-    if config.enable_confidence_head:
-        used.append("confidence_head.proj.")
-    for name in sorted(checkpoint.names):
-        if name.startswith(("layers.", "markov_head.", "confidence_head.")) and not name.startswith(tuple(used)):
-            raise CheckpointError(
-                f"The drafter's weights hold {name}, for which its config.json has no use.",
-                "config.json and weights must come from the same checkpoint.",
-            )
 
 
 def _load_wide(weights: Weights, name: str, shape: tuple[int, ...], format: WeightFormat) -> Tensor:

@@ -92,6 +92,6 @@ def _config_of(spec: str) -> ModelConfig:
     if folder.is_dir():
         return ModelConfig.from_folder(folder)
     raise CheckpointError(
-        f"`{spec}` is no shape that random weights can be made for.",
+        f"`{spec}` is no shape that random weights can be made for",
         f"Give a folder with a config.json, or one of: {', '.join(names)}.",
     )

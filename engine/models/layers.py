@@ -27,19 +27,24 @@ class WeightFormat:
     def of(cls, dtype: str, device: torch.device) -> WeightFormat:
         """`float32`, `bfloat16`, `float16`, or `int8`: int8 weights, bfloat16 activations (CPU only)."""
         if dtype not in DTYPE_NAMES:
-            raise UsageError(f"Unknown dtype `{dtype}`.", f"Use one of: {', '.join(DTYPE_NAMES)}.")
+            raise UsageError(f"unknown dtype `{dtype}`", f"Use one of: {', '.join(DTYPE_NAMES)}.")
         if dtype == "int8" and device.type != "cpu":
-            raise UsageError("`--dtype int8` runs on the CPU only.", "Use bfloat16 on a GPU.")
+            raise UsageError("dtype int8 runs on the CPU only", "Use bfloat16 on a GPU.")
         return cls(activation=DTYPES.get(dtype, torch.bfloat16), int8=dtype == "int8", device=device)
 
 
 class PackedWeight:
-    """A weight in oneDNN's own layout: half the time of a plain matmul for few rows on a CPU."""
+    """A weight in oneDNN's own layout: half the time of a plain matmul for few rows on a CPU.
+
+    Made and multiplied by private operations of torch, tried with 2.11 (on GPU machines) and 2.13 (on CPUs); a build
+    without them takes the plain matmul.
+    """
 
     __slots__ = ("_weight", "bias", "repeat_single_row")
 
     # One layout serves every number of rows; this hint gave the best all-round one.
     ROWS_HINT = 16
+    _OPERATIONS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self.ROWS_HINT)
@@ -52,6 +57,8 @@ class PackedWeight:
     @staticmethod
     def supports(dtype: torch.dtype, device: torch.device) -> bool:
         if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+            return False
+        if not all(hasattr(torch.ops.mkldnn, name) for name in PackedWeight._OPERATIONS):
             return False
         return dtype == torch.float32 or (
             dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -67,11 +74,16 @@ class PackedWeight:
 
 
 class Linear:
-    """y = x W^T + b. Rows are loaded part by part, so that fused projections never exist twice; then `pack`."""
+    """y = x W^T + b. Rows are loaded part by part, so that fused projections never exist twice; then `pack`.
+
+    Of an int8 weight `pack` keeps a bfloat16 copy beside the int8 rows where oneDNN supports bfloat16, 3 bytes a weight
+    together: up to 8 rows of x the int8 rows are faster, for they are half as much to read; beyond (prefill,
+    verification of a larger batch) time goes into arithmetic, which is faster in bfloat16.
+    """
 
     __slots__ = ("bias", "format", "packed", "scales", "weight")
 
-    # Up to so many rows the int8 weights are read as they are; beyond, arithmetic in bfloat16 is faster.
+    # Up to so many rows of x the int8 weights are read as they are; beyond, the copy is.
     MOST_INT8_ROWS = 8
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, format: WeightFormat) -> None:

@@ -10,15 +10,27 @@ from typing import Any
 
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models.rope_config import RopeConfig
+from dspark.engine.wording import first_line
 
-# model_type -> architecture, for files without `architectures`.
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """An architecture, and what transformers takes for keys that its config.json lacks."""
+
+    model_type: str
+    num_kv_heads: int | None = None  # None: as many as attention heads
+    head_dim: int | None = None  # None: hidden size / attention heads
+    sliding_window: int | None = None
+    eos_token_id: int | None = None
+
+
+FAMILIES = {
+    "LlamaForCausalLM": _Family("llama", eos_token_id=2),
+    "MistralForCausalLM": _Family("mistral", num_kv_heads=8, sliding_window=4096, eos_token_id=2),
+    "Qwen2ForCausalLM": _Family("qwen2", num_kv_heads=32, sliding_window=4096),
+    "Qwen3ForCausalLM": _Family("qwen3", num_kv_heads=32, head_dim=128, sliding_window=4096),
 }
-SUPPORTED = ", ".join(ARCHITECTURES.values())
+SUPPORTED = ", ".join(FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,6 @@ class ModelConfig:
     mlp_bias: bool
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
-    dtype: str | None  # of the stored weights, as the file names it
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
@@ -54,6 +65,7 @@ class ModelConfig:
     def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
         """Read the contents of a config.json; raise a CheckpointError that names what is not supported."""
         architecture = _architecture(config)
+        family = FAMILIES[architecture]
         _refuse_unsupported(config, architecture)
         num_heads = _required(config, "num_attention_heads")
         hidden_size = _required(config, "hidden_size")
@@ -68,8 +80,8 @@ class ModelConfig:
             intermediate_size=_required(config, "intermediate_size"),
             num_layers=_required(config, "num_hidden_layers"),
             num_heads=num_heads,
-            num_kv_heads=config.get("num_key_value_heads") or num_heads,
-            head_dim=config.get("head_dim") or _default_head_dim(architecture, hidden_size, num_heads),
+            num_kv_heads=config.get("num_key_value_heads", family.num_kv_heads) or num_heads,
+            head_dim=config.get("head_dim") or family.head_dim or hidden_size // num_heads,
             rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             max_position_embeddings=_required(config, "max_position_embeddings"),
             rope=RopeConfig.from_dict(config),
@@ -78,12 +90,11 @@ class ModelConfig:
             output_bias=reads_bias and attention_bias,
             mlp_bias=architecture == "LlamaForCausalLM" and bool(config.get("mlp_bias", False)),
             qk_norm=architecture == "Qwen3ForCausalLM",
-            eos_token_ids=_token_ids(config.get("eos_token_id")),
-            dtype=config.get("dtype") or config.get("torch_dtype"),
+            eos_token_ids=_token_ids(config.get("eos_token_id", family.eos_token_id)),
         )
         if model.num_heads % model.num_kv_heads:
             raise CheckpointError(
-                f"{model.num_heads} attention heads cannot share {model.num_kv_heads} key/value heads evenly.",
+                f"{model.num_heads} attention heads cannot share {model.num_kv_heads} key/value heads evenly",
                 "Check num_attention_heads and num_key_value_heads in config.json.",
             )
         return model
@@ -101,21 +112,22 @@ def read_json_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path.parent} has no {path.name}.", "Give a folder as `save_pretrained` writes it, or a hub id."
+            f"{path.parent} has no {path.name}", "Give a folder as `save_pretrained` writes it, or a hub id."
         ) from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.", "Download the file again.") from error
+        raise CheckpointError(f"{path} cannot be read: {first_line(error)}", "Download the file again.") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is not a JSON object.", "Download the file again.")
+        raise CheckpointError(f"{path} is not a JSON object", "Download the file again.")
     return content
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures") or [ARCHITECTURES.get(config.get("model_type", ""), config.get("model_type"))]
-    architecture = named[0]
-    if architecture not in ARCHITECTURES.values():
+    model_type = config.get("model_type")
+    by_type = [name for name, family in FAMILIES.items() if family.model_type == model_type]
+    architecture = (config.get("architectures") or by_type or [model_type])[0]
+    if architecture not in FAMILIES:
         raise CheckpointError(
-            f"Architecture {architecture or '(none named in config.json)'} is not supported.",
+            f"architecture {architecture or '(none named in config.json)'} is not supported",
             f"Use a target of one of: {SUPPORTED}.",
         )
     return str(architecture)
@@ -127,24 +139,24 @@ def _refuse_unsupported(config: Mapping[str, Any], architecture: str) -> None:
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, Mapping) else "unknown"
         raise CheckpointError(
-            f"The checkpoint is quantised (quantization_config: {method}), which is not supported.",
+            f"the checkpoint is quantised (quantization_config: {method}), which is not supported",
             "Use the unquantised checkpoint; `--dtype int8` quantises its weights when they are loaded.",
         )
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise CheckpointError(f"hidden_act `{activation}` is not supported.", remedy)
+        raise CheckpointError(f"hidden_act `{activation}` is not supported", remedy)
     for key in ("num_experts", "num_local_experts"):
         if config.get(key):
-            raise CheckpointError(f"Mixture of experts ({key}: {config[key]}) is not supported.", remedy)
+            raise CheckpointError(f"mixture of experts ({key}: {config[key]}) is not supported", remedy)
     window = _window_in_force(config, architecture)
     if window:
-        raise CheckpointError(f"Sliding window attention ({window}) is not supported.", remedy)
+        raise CheckpointError(f"sliding window attention ({window}) is not supported", remedy)
 
 
 def _window_in_force(config: Mapping[str, Any], architecture: str) -> str | None:
     """The setting that gives some layer a window shorter than the context, as text."""
     layer_types = config.get("layer_types") or []
-    window = config.get("sliding_window")
+    window = config.get("sliding_window", FAMILIES[architecture].sliding_window)
     if "sliding_attention" in layer_types:
         index = layer_types.index("sliding_attention")
         return f"layer_types names sliding_attention for layer {index}, sliding_window: {window}"
@@ -166,13 +178,8 @@ def _required(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         found = "lacks" if value is None else f"has {value!r} for"
-        raise CheckpointError(f"config.json {found} {key}.", "Download the checkpoint's config.json again.")
+        raise CheckpointError(f"config.json {found} {key}", "Download the checkpoint's config.json again.")
     return value
-
-
-def _default_head_dim(architecture: str, hidden_size: int, num_heads: int) -> int:
-    # What transformers assumes for files that do not say.
-    return 128 if architecture == "Qwen3ForCausalLM" else hidden_size // num_heads
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:

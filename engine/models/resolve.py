@@ -40,7 +40,7 @@ def builtin_drafter() -> Path:
     folder = Path(str(importlib.resources.files("dspark.engine.models").joinpath("builtin_drafter")))
     if not (folder / "model.safetensors").is_file():
         raise CheckpointError(
-            f"The built-in drafter is missing from this installation ({folder}).", remedy="Install dspark again."
+            f"the built-in drafter is missing from this installation ({folder})", remedy="Install dspark again."
         )
     return folder
 
@@ -52,19 +52,19 @@ def _resolve(spec: str, role: str, progress: Progress | None) -> Path:
     if _HUB_ID.fullmatch(spec):
         return _check_folder(_hub_folder(spec, role, progress), spec, role)
     raise CheckpointError(
-        f"The {role} `{spec}` does not exist: it is no folder, no hub id and no alias.", remedy=_choices(role)
+        f"the {role} `{spec}` does not exist: it is no folder, no hub id and no alias", remedy=_choices(role)
     )
 
 
 def _check_folder(folder: Path, spec: str, role: str) -> Path:
     if folder.is_file():
         raise CheckpointError(
-            f"The {role} `{spec}` is a file; a model is a folder with config.json and *.safetensors.",
+            f"the {role} `{spec}` is a file; a model is a folder with config.json and *.safetensors",
             remedy=_choices(role),
         )
     if not (folder / "config.json").is_file():
         raise CheckpointError(
-            f"The {role} `{spec}` has no config.json, so it is not a Hugging Face model folder.", remedy=_choices(role)
+            f"the {role} `{spec}` has no config.json, so it is not a Hugging Face model folder", remedy=_choices(role)
         )
     return folder
 
@@ -84,21 +84,21 @@ def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
         )
     except errors.GatedRepoError as error:
         raise CheckpointError(
-            f"The {role} `{repo_id}` is gated: its owners must grant you access.",
+            f"the {role} `{repo_id}` is gated: its owners must grant you access",
             remedy=f"Accept the terms at https://huggingface.co/{repo_id}, then `hf auth login` or set HF_TOKEN.",
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise CheckpointError(
-            f"The {role} `{repo_id}` is neither a local folder nor a model on the Hugging Face hub (or it is private).",
+            f"the {role} `{repo_id}` is neither a local folder nor a model on the Hugging Face hub (or it is private)",
             remedy=f"{_choices(role)} For a private model log in with `hf auth login` or set HF_TOKEN.",
         ) from error
     except errors.HFValidationError as error:
-        raise CheckpointError(f"The {role} `{repo_id}` is not a valid hub id.", remedy=_choices(role)) from error
+        raise CheckpointError(f"the {role} `{repo_id}` is not a valid hub id", remedy=_choices(role)) from error
     except Exception as error:
         # LocalEntryNotFoundError, HfHubHTTPError, OSError, and whatever the HTTP library of the day raises.
         raise CheckpointError(
-            f"The {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {first_line(error)}).",
+            f"the {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub "
+            f"({type(error).__name__}: {first_line(error)})",
             remedy="Check the network, the free disk space and that HF_HUB_OFFLINE is not set, or give the path of a "
             "local folder.",
         ) from error

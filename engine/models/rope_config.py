@@ -39,16 +39,16 @@ class RopeConfig:
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         partial = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
         if partial != 1.0:
-            raise CheckpointError(f"Partial rotary embedding ({partial} of each head) is not supported.", ROPE_REMEDY)
+            raise CheckpointError(f"partial rotary embedding ({partial} of each head) is not supported", ROPE_REMEDY)
         if kind == "default":
             return cls(theta=theta)
         if kind != "llama3":
-            raise CheckpointError(f"RoPE scaling `{kind}` is not supported.", ROPE_REMEDY)
+            raise CheckpointError(f"RoPE scaling `{kind}` is not supported", ROPE_REMEDY)
         names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         missing = [name for name in names if name not in parameters]
         if missing:
             raise CheckpointError(
-                f"RoPE scaling `llama3` in config.json lacks {', '.join(missing)}.",
+                f"RoPE scaling `llama3` in config.json lacks {', '.join(missing)}",
                 "Download the checkpoint's config.json again.",
             )
         factor, low, high, original = (parameters[name] for name in names)

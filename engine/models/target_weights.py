@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from dspark.engine.errors import CheckpointError
 from dspark.engine.models.layers import Embedding, Head, Linear, WeightFormat
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.models.weights import Checkpoint, RandomWeights
@@ -59,11 +61,23 @@ def load_vocabulary(config: ModelConfig, weights: Weights, format: WeightFormat)
     head_dtype = Head.storage_dtype(format)
     dtype = head_dtype if config.tie_word_embeddings else format.activation
     # A copy: the file's own pages must not stay mapped.
-    table = weights.read("model.embed_tokens.weight", shape).to(format.device, dtype, copy=True)
+    stored = weights.read("model.embed_tokens.weight", shape)
+    table = stored.to(format.device, dtype, copy=True)
     embedding = Embedding(table, format.activation)
     if config.tie_word_embeddings:
+        refuse_untied_head(weights, stored)
         return embedding, Head(table)
     return embedding, Head(weights.read("lm_head.weight", shape).to(format.device, head_dtype, copy=True))
+
+
+def refuse_untied_head(weights: Weights, embedding: Tensor) -> None:
+    """Raise CheckpointError for a stored head that is not the stored `embedding` [V, H] that config.json ties it to."""
+    name = "lm_head.weight"
+    if name in weights and not torch.equal(weights.read(name, tuple(embedding.shape)).to(embedding.dtype), embedding):
+        raise CheckpointError(
+            f"config.json ties head and embedding (tie_word_embeddings), but {name} differs from the embedding",
+            "Set tie_word_embeddings to false if the stored head is meant, else remove the tensor.",
+        )
 
 
 def _load_layer(config: ModelConfig, weights: Weights, format: WeightFormat, prefix: str) -> DecoderLayer:

@@ -1,7 +1,5 @@
 """Matrix products on the GPU: few rows stream a small weight in one fused launch, everything else goes to cuBLAS."""
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -11,58 +9,14 @@ from dspark.kernels.activation.triton import silu_mul
 from dspark.kernels.norm.triton import rms_norm
 from dspark.kernels.pdl import await_inputs, launch_options, launches_early
 
-# Rows are multiplied element by element, which hides behind the reading of the weight only while they are this few ...
-MAX_STREAMED_ROWS = 4
-# ... and only pays while launches and latency, not bandwidth, decide. In elements of the weight.
-MAX_STREAMED_WEIGHT = 4 << 20
-# A single row costs so little arithmetic that it pays a while longer; gated, where it saves two launches, always.
-MAX_SINGLE_ROW_WEIGHT = 12 << 20
-# Beyond that many rows, tensor cores multiply, while the weight is so small that the launches around cuBLAS cost more.
-MAX_TILE_ROWS = 0
-MAX_TILE_WEIGHT = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTile:
-    """A program's share where rows are multiplied element by element."""
-
-    block_n: int  # columns of the result
-    block_k: int
-    num_warps: int
-    stages: int = 1
-
-    def constants(self, rows: int) -> dict[str, int]:
-        return {
-            "BLOCK_T": triton.next_power_of_2(rows), "BLOCK_N": self.block_n, "BLOCK_K": self.block_k,
-            "STAGES": self.stages, "num_warps": self.num_warps,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class CoreTile:
-    """A program's share on tensor cores."""
-
-    block_n: int
-    parts: int
-    block_k: int
-    num_warps: int
-
-    def constants(self, rows: int) -> dict[str, int]:
-        return {
-            "BLOCK_T": max(16, triton.next_power_of_2(rows)), "BLOCK_N": self.block_n, "PARTS": self.parts,
-            "BLOCK_K": self.block_k, "num_warps": self.num_warps,
-        }  # fmt: skip
-
-
-# What was measured for (rows rounded up, weight rows, width), before any rule.
-TILES: dict[tuple[int, int, int], StreamTile | CoreTile | None] = {}
+from .tiles import CoreTile, choose_tile
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _linear_kernel(
+def _stream_kernel(
     x, weight, bias, norm_weight, out, num_rows, x_stride, out_stride, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """All rows by BLOCK_N columns. Sums stay with the threads that load the weight and are reduced once, at the end."""
     row = tl.arange(0, BLOCK_T)
@@ -88,10 +42,10 @@ def _linear_kernel(
     before = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     if ADD:
         before = tl.load(address, mask=inside, other=0.0).to(tl.float32)
-    for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+    for start in tl.range(0, K, BLOCK_K, num_stages=1):
         k = start + lane
         value = tl.load(x_row + k, mask=(row < num_rows)[:, None, None] & (k < K), other=0.0).to(tl.float32)
-        ahead = k if STAGES > 1 else k + BLOCK_K
+        ahead = k + BLOCK_K
         next_w = tl.load(w_row + ahead, mask=w_inside & (ahead < K), other=0.0)
         next_up = next_w
         if GATED:
@@ -99,10 +53,6 @@ def _linear_kernel(
         next_gain = gain
         if NORM:
             next_gain = tl.load(norm_weight + ahead, mask=ahead < K, other=0.0).to(tl.float32)
-        if STAGES > 1:
-            gain = next_gain
-            w = next_w
-            w_up = next_up
         if NORM:
             squares += value * value
             value = value * gain
@@ -132,7 +82,7 @@ def _linear_kernel(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _tile_linear_kernel(
+def _core_kernel(
     x, weight, bias, norm_weight, out, num_rows, x_stride, out_stride, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
@@ -223,7 +173,7 @@ def linear(
     assert x.dtype == weight.dtype and x.stride(1) == 1 and weight.is_contiguous()
     # Other programs still read x while the first ones write.
     assert rows == 0 or residual is None or residual.data_ptr() != x.data_ptr()
-    tile = _tile(rows, weight.shape[0], width, gated, x.dtype)
+    tile = choose_tile(rows, weight.shape[0], width, gated, x.dtype)
     if tile is None:
         if norm_weight is not None:
             x = rms_norm(x, norm_weight, eps=eps)
@@ -235,7 +185,7 @@ def linear(
         out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
     assert out.stride(1) == 1
     early = launches_early(x.device)
-    kernel = _tile_linear_kernel if isinstance(tile, CoreTile) else _linear_kernel
+    kernel = _core_kernel if isinstance(tile, CoreTile) else _stream_kernel
     kernel[(triton.cdiv(columns, tile.block_n),)](
         x,
         weight,
@@ -257,34 +207,6 @@ def linear(
         **launch_options(early),
     )
     return out
-
-
-def _tile(rows: int, weight_rows: int, width: int, gated: bool, dtype: torch.dtype) -> StreamTile | CoreTile | None:
-    """How few rows stream the weight; None: cuBLAS multiplies."""
-    if rows == 0:
-        return None
-    key = (triton.next_power_of_2(rows), weight_rows, width)
-    if key in TILES:
-        return TILES[key]
-    elements = weight_rows * width
-    if rows <= MAX_STREAMED_ROWS and (
-        elements <= MAX_STREAMED_WEIGHT or (rows == 1 and (gated or elements <= MAX_SINGLE_ROW_WEIGHT))
-    ):
-        return _stream_tile(key[0], weight_rows, width, gated)
-    if rows <= MAX_TILE_ROWS and elements <= MAX_TILE_WEIGHT and dtype != torch.float32:
-        return CoreTile(block_n=16, parts=4, block_k=128, num_warps=4)
-    return None
-
-
-def _stream_tile(block_t: int, weight_rows: int, width: int, gated: bool) -> StreamTile:
-    """Four weight rows a program, more where that still leaves 4096 programs."""
-    taken = 4
-    while taken < 16 and weight_rows // taken > 4096:
-        taken *= 2
-    # 64 accumulators a thread: wide steps keep enough loads in flight without a pipeline.
-    num_warps = 4 if block_t == 1 else 8
-    block_k = min(triton.next_power_of_2(width), 64 * 32 * num_warps // (taken * block_t))
-    return StreamTile(taken // 2 if gated else taken, block_k, num_warps)
 
 
 def _matrix_product(

@@ -14,8 +14,6 @@ from dspark.kernels.sampling.scratch import NO_WINNER, scratch_for
 _LAST_ID = tl.constexpr(2147483647)
 _NO_WINNER = tl.constexpr(NO_WINNER)
 _BLOCK_VOCAB = 128
-# Overrides for few rows, for measuring: block_vocab, block_rank, num_warps.
-SMALL_TILE: dict[str, int] = {}
 
 
 @triton.jit(do_not_specialize=["num_rows", "purpose"])
@@ -140,14 +138,9 @@ def markov_step(
     rank = 0 if w2 is None else w2.shape[1]
     full_precision = w2 is not None and source is not None and not (source.dtype == w2.dtype != torch.float32)
     block_rows, block_rank, num_warps = _tile(num_rows, full_precision)
-    block_vocab = _BLOCK_VOCAB
-    if num_rows <= 16 and not full_precision:
-        block_vocab = SMALL_TILE.get("block_vocab", block_vocab)
-        block_rank = SMALL_TILE.get("block_rank", block_rank)
-        num_warps = SMALL_TILE.get("num_warps", num_warps)
     early = launches_early(logits.device)
     scratch = scratch_for("markov", logits.device, num_rows)
-    _markov_kernel[(triton.cdiv(vocab_size, block_vocab), triton.cdiv(num_rows, block_rows))](
+    _markov_kernel[(triton.cdiv(vocab_size, _BLOCK_VOCAB), triton.cdiv(num_rows, block_rows))](
         logits,
         source if rank else None,
         w2,
@@ -168,7 +161,7 @@ def markov_step(
         FULL_PRECISION=full_precision,
         BLOCK_RANK=min(block_rank, max(16, triton.next_power_of_2(rank))) if rank else 16,
         BLOCK_ROWS=block_rows,
-        BLOCK_VOCAB=block_vocab,
+        BLOCK_VOCAB=_BLOCK_VOCAB,
         PDL=early,
         num_warps=num_warps,
         **launch_options(early),

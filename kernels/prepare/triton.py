@@ -95,7 +95,7 @@ def _prepare_kernel(
         inside = query < count
         behind = tl.zeros([BLOCK], tl.int64) + mask_token_id
         if drafts is not None:
-            behind = tl.load(drafts + request * drafts_stride + query - 1, mask=inside & (query > 0), other=0)
+            behind = tl.load(drafts + request * drafts_stride + (query - 1), mask=inside & (query > 0), other=0)
         position = start + query
         page = tl.load(pages + position // PAGE, mask=inside, other=0)
         tl.store(token_ids + first + query, tl.where(query == 0, anchor, behind), mask=inside)

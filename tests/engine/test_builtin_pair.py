@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from pathlib import Path
 
 import pytest
 
 from dspark.engine import Engine, Request, SamplingParams
 from dspark.engine.config import EngineConfig
-from dspark.engine.errors import CheckpointError
 from dspark.engine.jobs.tokenizer import Tokenizer
-from dspark.engine.models import builtin
 
 MAX_TOKENS = 48
 QUESTIONS = (
@@ -23,27 +21,21 @@ QUESTIONS = (
 )
 
 
-@cache
-def prompts() -> tuple[tuple[int, ...], ...]:
-    try:
-        folder = builtin.builtin_target()
-    except CheckpointError as error:
-        if "could not be fetched" not in str(error):
-            raise
-        pytest.skip(f"the built-in model is neither cached nor reachable: {error}")
-    tokenizer = Tokenizer.load(folder)
+@pytest.fixture(scope="module")
+def prompts(builtin_target: Path) -> list[tuple[int, ...]]:
+    tokenizer = Tokenizer.load(builtin_target)
     assert tokenizer is not None
-    return tuple(tuple(tokenizer.encode_chat([{"role": "user", "content": question}])) for question in QUESTIONS)
+    return [tuple(tokenizer.encode_chat([{"role": "user", "content": question}])) for question in QUESTIONS]
 
 
-@cache
-def reference() -> list[list[int]]:
+@pytest.fixture(scope="module")
+def reference(builtin_target: Path, prompts: list[tuple[int, ...]]) -> list[list[int]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(builtin.builtin_target(), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(builtin_target, dtype=torch.float32).eval()
     texts = []
-    for prompt in prompts():
+    for prompt in prompts:
         ids = torch.tensor([prompt])
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=MAX_TOKENS, do_sample=False)
         texts.append(out[0, len(prompt) :].tolist())
@@ -52,10 +44,12 @@ def reference() -> list[list[int]]:
 
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("policy", ["none", "fixed:1", "fixed:7", "threshold:0.5"])
-def test_greedy_text_is_the_targets(policy: str, concurrency: int) -> None:
-    asked = [Request(i, prompt, SamplingParams(max_tokens=MAX_TOKENS)) for i, prompt in enumerate(prompts())]
+def test_greedy_text_is_the_targets(
+    prompts: list[tuple[int, ...]], reference: list[list[int]], policy: str, concurrency: int
+) -> None:
+    asked = [Request(i, prompt, SamplingParams(max_tokens=MAX_TOKENS)) for i, prompt in enumerate(prompts)]
     engine = Engine(EngineConfig(device="cpu", dtype="float32", policy=policy, concurrency=concurrency))
     done = sorted(engine.generate(asked), key=lambda completion: completion.index)
-    assert [completion.token_ids for completion in done] == reference()
+    assert [completion.token_ids for completion in done] == reference
     if policy != "none":
         assert engine.stats.accepted > 0

@@ -107,3 +107,20 @@ def test_paged_attention(requests, shuffled: bool, heads: tuple[int, int], causa
         assert out.dtype == dtype
         exact = exact_attention(q, k, v, layout, scale=0.3)
         assert_close(out.double(), exact, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_padding_behind_a_lone_request_is_zero() -> None:
+    """Packed tokens that no request owns, in a batch that needs one call alone."""
+    torch.manual_seed(3)
+    q, cache = torch.randn(7, 4, 8), torch.randn(64, 2, 8)
+    layout = AttentionLayout(
+        block_tables=torch.tensor([[1, 2, 3]], dtype=torch.int32),
+        query_starts=torch.tensor([0, 4], dtype=torch.int32),
+        kv_lens=torch.tensor([9], dtype=torch.int32),
+        page_size=4,
+        max_query_len=4,
+        max_kv_len=9,
+    )
+    out = paged_attention(q, cache, cache, layout, scale=0.3)
+    assert out.shape == q.shape
+    assert (out[4:] == 0).all() and (out[:4] != 0).all()

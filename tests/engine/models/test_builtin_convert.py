@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import tiny_gguf as tiny
+from refusals import assert_reads_well
 from safetensors.numpy import load_file
 
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models import builtin_convert
+
+gguf = pytest.importorskip("gguf")
 
 
 def convert(folder: Path, **options: object) -> Path:
@@ -87,5 +89,6 @@ class TestConversion:
     def test_what_is_not_plain_llama_is_refused_by_name(
         self, tmp_path: Path, options: dict[str, str], named: str
     ) -> None:
-        with pytest.raises(CheckpointError, match=named):
+        with pytest.raises(CheckpointError, match=named) as refused:
             convert(tmp_path, **options)
+        assert_reads_well(refused.value)

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from dspark.engine.errors import CheckpointError
-from dspark.engine.models import builtin
-
 # Published by other projects that run the model's own tokenizer.json or llama.cpp.
 PREFIX = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182]
 KNOWN = {
@@ -20,20 +15,10 @@ KNOWN = {
 }
 
 
-@pytest.fixture(scope="session")
-def smollm2() -> Path:
-    try:
-        return builtin.builtin_target()
-    except CheckpointError as error:
-        if "could not be fetched" not in str(error):
-            raise
-        pytest.skip(f"the built-in model is neither cached nor reachable: {error}")
-
-
-def test_tokenizer(smollm2: Path) -> None:
+def test_tokenizer(builtin_target: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer = AutoTokenizer.from_pretrained(builtin_target)
     for text, ids in KNOWN.items():
         assert tokenizer(text).input_ids == ids
     chat = tokenizer.apply_chat_template(
@@ -45,11 +30,14 @@ def test_tokenizer(smollm2: Path) -> None:
     assert len(tokenizer.tokenize("1234567")) == 7
 
 
-def test_answers(smollm2: Path) -> None:
+def test_answers(builtin_target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(smollm2), AutoModelForCausalLM.from_pretrained(smollm2)
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(builtin_target),
+        AutoModelForCausalLM.from_pretrained(builtin_target),
+    )
     assert model.dtype == torch.float32
     for question, answer in {
         "What is the capital of France?": "The capital of France is Paris.<|im_end|>",

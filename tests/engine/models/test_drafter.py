@@ -19,9 +19,7 @@ PAIRS = ("dspark_vanilla", "dspark_rnn", "dspark_sliding")
 
 @pytest.fixture(scope="module")
 def targets():
-    return {
-        name: Target.load(FIXTURES / name / "target", device=CPU, dtype="float32", max_context=None) for name in PAIRS
-    }
+    return {name: Target.load(FIXTURES / name / "target", device=CPU, dtype="float32") for name in PAIRS}
 
 
 def load_drafter(folder, target, *, dtype="float32"):
@@ -219,7 +217,7 @@ def test_narrow_weights_stay_near_the_wide_ones(dtype):
     folder = FIXTURES / "dspark_vanilla"
     outputs = []
     for name in ("float32", dtype):
-        target = Target.load(folder / "target", device=CPU, dtype=name, max_context=None)
+        target = Target.load(folder / "target", device=CPU, dtype=name)
         drafter = load_drafter(folder / "draft", target, dtype=name)
         tables = [[3, 1, 7, 9, 12]]
         cache = drafter.new_cache(16, PAGE_SIZE)

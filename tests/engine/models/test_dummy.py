@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fixture_engine import FIXTURES
+from refusals import assert_reads_well
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.errors import CheckpointError
@@ -71,6 +72,7 @@ def test_unknown_shape(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no shape") as raised:
         dummy_target("qwen3-5b", device=CPU, dtype="float32")
     assert "qwen3-8b" in raised.value.remedy
+    assert_reads_well(raised.value)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     with pytest.raises(CheckpointError):
         dummy_target(str(tmp_path), device=CPU, dtype="float32")

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from refusals import assert_reads_well
 
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models import resolve
@@ -137,7 +138,8 @@ class TestHub:
     def test_refusals(self, hub: str, tmp_path: Path, spec: str, says: str, remedy: str) -> None:
         answer, printed = resolve_elsewhere(spec, tmp_path, HF_ENDPOINT=hub)
         assert spec in answer["message"] and says in answer["message"] and remedy in answer["remedy"]
-        assert printed == "" and "\n" not in answer["message"]
+        assert printed == ""
+        assert_reads_well(CheckpointError(answer["message"], answer["remedy"]))
 
     @pytest.mark.parametrize(
         "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["offline", "no-network"]
@@ -166,6 +168,7 @@ class TestLocal:
             with pytest.raises(CheckpointError, match=role) as refused:
                 function(spec)
             assert f"--{role}" in refused.value.remedy
+            assert_reads_well(refused.value)
 
     def test_not_a_model_folder(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"no config\.json"):

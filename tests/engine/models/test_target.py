@@ -10,6 +10,7 @@ from paged_text import PagedTexts, random_tokens
 from tiny_models import TINY_MODELS, TinyModel
 from torch.testing import assert_close
 
+from dspark.engine.models.layers import PackedWeight
 from dspark.engine.models.target import Target
 
 CPU = torch.device("cpu")
@@ -98,6 +99,20 @@ def test_narrow_dtypes_stay_near(tiny_model, name: str, dtype: str, bound: float
     assert (logits - expected).norm() / expected.norm() < bound
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-6), ("bfloat16", 0.05), ("int8", 0.1)])
+def test_a_torch_build_without_the_private_operations(
+    tiny_model, monkeypatch: pytest.MonkeyPatch, dtype: str, bound: float
+) -> None:
+    monkeypatch.setattr(PackedWeight, "_OPERATIONS", ("no_such_operation",))
+    model = tiny_model("llama_tied")
+    target = load(model, dtype)
+    assert all(layer.qkv.packed is None for layer in target.decoder.layers)
+    texts = PagedTexts(target.new_cache(8, 8), 1, pages_each=7)
+    tokens = random_tokens(30, target.config.vocab_size, seed=4)
+    logits, expected = target.forward(texts.batch({0: tokens}), texts.cache).logits, oracle(model, tokens)[0]
+    assert (logits - expected).norm() / expected.norm() < bound
+
+
 def test_tied_head_shares_the_embedding(tiny_model) -> None:
     target = load(tiny_model("llama_tied"))
     assert target.head.weight.data_ptr() == target.embed.weight.data_ptr()
@@ -128,18 +143,13 @@ def test_random_weights_run(tiny_model, name: str) -> None:
     assert logits[0].isfinite().all()
 
 
-def test_builtin_model_equals_transformers() -> None:
+def test_builtin_model_equals_transformers(builtin_target: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from dspark.engine.errors import DsparkError
-    from dspark.engine.models.builtin import builtin_target
-
-    try:
-        folder = builtin_target()
-    except DsparkError as error:
-        pytest.skip(f"the built-in model is not cached and cannot be fetched: {error}")
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    model = TinyModel(folder, reference)
+    reference = AutoModelForCausalLM.from_pretrained(
+        builtin_target, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    model = TinyModel(builtin_target, reference)
     target = load(model)
     texts = PagedTexts(target.new_cache(1 + 2 * 8, 16), 2, pages_each=8)
     tokens = [random_tokens(count, target.config.vocab_size, seed=count) for count in (70, 9)]

@@ -1,0 +1,122 @@
+"""What a person sees while buckets are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.table import Table
+
+    from dspark.engine.profiling.plan import Point
+
+_PART_NAMES = {
+    "target": "target step",
+    "draft": "draft block",
+    "verify_greedy": "verification, greedy",
+    "verify_sampled": "verification, sampled",
+}
+
+
+class ProfileReporter:
+    """Shows nothing; the base of those that do. Remembers how far measuring came."""
+
+    def __init__(self) -> None:
+        self.last_step = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        """A step begins or goes on; `total` 0 = unknown."""
+        self.last_step = name
+
+    def measured(self, point: Point, samples_s: Sequence[float]) -> None:
+        """One more sample of `point` was taken."""
+
+    def close(self) -> None:
+        """Nothing more to show."""
+
+
+class PlainProfileReporter(ProfileReporter):
+    """One line a step."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        if name != self.last_step:
+            self._note(name)
+        super().step(name, done, total)
+
+
+class LiveProfileReporter(ProfileReporter):
+    """A bar over the present step, and a table that fills as buckets are measured."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._live: Live | None = None
+        self._done, self._total = 0, 0
+        # (part, bucket) -> its point with the fewest requests behind the shortest context, and samples of that one
+        self._rows: dict[tuple[str, int], tuple[tuple[int, int, int], Sequence[float]]] = {}
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        super().step(name, done, total)
+        self._done, self._total = done, total
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._render)
+            self._live.start()
+
+    def measured(self, point: Point, samples_s: Sequence[float]) -> None:
+        if point.held_out:
+            return
+        rank = (point.num_requests, point.context_tokens, -point.num_tokens)
+        key = (point.kind, point.bucket)
+        shown = self._rows.get(key)
+        if shown is None or rank <= shown[0]:
+            self._rows[key] = (rank, samples_s)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _render(self) -> Group:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        bar = ProgressBar(total=self._total or None, completed=self._done, pulse=not self._total, width=40)
+        return Group(*([self._table()] if self._rows else []), Spinner("dots", Text(self.last_step)), bar)
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(title="Fewest requests, shortest context", title_justify="left")
+        table.add_column("part")
+        for header in ("bucket", "samples", "median ms", "min-max ms", "per s"):
+            table.add_column(header, justify="right")
+        # The table of a large engine is longer than a screen: the part that changes is what is looked at.
+        height = max(self._console.size.height - 8, 4)
+        order = {part: place for place, part in enumerate(_PART_NAMES)}
+        rows = sorted(self._rows.items(), key=lambda row: (order[row[0][0]], row[0][1]))
+        for (part, bucket), (_, samples_s) in rows[:height]:
+            ms = [s * 1e3 for s in samples_s]
+            middle = median(ms)
+            spread = f"{min(ms):.2f}-{max(ms):.2f}"
+            table.add_row(_PART_NAMES[part], str(bucket), str(len(ms)), f"{middle:.2f}", spread, f"{1e3 / middle:,.1f}")
+        return table

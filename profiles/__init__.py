@@ -1,0 +1,40 @@
+"""Step curves: raw samples in, a staircase that a scheduler looks up out.
+
+Pure functions on arrays: no model, no device. matplotlib is imported by the function that writes a picture.
+"""
+
+from dspark.profiles.compare import BucketChange, Comparison, compare_profiles
+from dspark.profiles.conditions import Conditions, ModelShape, check_conditions
+from dspark.profiles.curve import SCOPES, StepCurve
+from dspark.profiles.errors import ProfileError
+from dspark.profiles.fit import PredictionError, fit_staircase, prediction_error
+from dspark.profiles.measurement import DRAFT, KINDS, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED, Measurement
+from dspark.profiles.profile import Profile, load_profile, profile_from_dict, profile_to_dict, save_profile
+from dspark.profiles.staircase import Staircase
+
+__all__ = [
+    "DRAFT",
+    "KINDS",
+    "SCOPES",
+    "TARGET",
+    "VERIFY_GREEDY",
+    "VERIFY_SAMPLED",
+    "BucketChange",
+    "Comparison",
+    "Conditions",
+    "Measurement",
+    "ModelShape",
+    "PredictionError",
+    "Profile",
+    "ProfileError",
+    "Staircase",
+    "StepCurve",
+    "check_conditions",
+    "compare_profiles",
+    "fit_staircase",
+    "load_profile",
+    "prediction_error",
+    "profile_from_dict",
+    "profile_to_dict",
+    "save_profile",
+]

@@ -1,0 +1,65 @@
+"""Raw samples of one point: what was run, and how long each repeat took."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "draft", "verify_greedy", "verify_sampled"
+KINDS = (TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One point and its samples, in the order in which they were taken.
+
+    Raises:
+        ValueError: there is no sample, or one is no positive time.
+    """
+
+    kind: str
+    bucket: int  # that was asked for and that ran: packed tokens for the target, else requests
+    num_tokens: int  # packed tokens before padding
+    num_requests: int
+    context_tokens: int  # of each request, before its own queries
+    kv_tokens: int  # visible, summed over the requests, their own queries included
+    held_out: bool  # kept from the fit, to test its predictions
+    wall_s: tuple[float, ...]
+    device_s: tuple[float, ...] | None = None  # by the device's own events, where it has any
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"a measurement is of {self.kind!r}")
+        for samples in (self.wall_s, self.device_s):
+            if samples is not None and not (samples and all(0 < s < math.inf for s in samples)):
+                raise ValueError("a measurement has no samples, or one that is no positive time")
+
+    @property
+    def load(self) -> int:
+        """What its time grows with inside a bucket: verification reads no KV."""
+        return self.kv_tokens if self.kind in (TARGET, DRAFT) else self.num_tokens
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        """The device's own times where there are any: rounds overlap what the host does around them."""
+        return self.wall_s if self.device_s is None else self.device_s
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.samples_s))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON: the samples and their median, p20 and p80."""
+        p20, p80 = (float(q) for q in np.quantile(self.samples_s, (0.2, 0.8)))
+        return {**asdict(self), "median_s": self.median_s, "p20_s": p20, "p80_s": p80}
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Measurement:
+        """The reverse; quantiles follow from the samples again."""
+        values = {field.name: document[field.name] for field in fields(cls)}
+        for name in ("wall_s", "device_s"):
+            values[name] = None if values[name] is None else tuple(float(s) for s in values[name])
+        return cls(**values)

@@ -1,0 +1,141 @@
+"""`profile.json`: the step curve, the samples it was fitted to, and how far it can be trusted.
+
+The document is strict JSON (no NaN, no Infinity). Times are seconds.
+
+    format, version         "dspark-profile", 1
+    curve                   what is looked up (StepCurve)
+      tokens_per_request    most packed tokens of one request: 1 + draft length
+      block_size            slots of a draft block, 0 without a drafter
+      reference_context_tokens
+      target                staircase over packed tokens: forward and main-cache write
+      draft                 staircase over requests, null without a drafter
+      verify_greedy, verify_sampled
+                            staircases over requests: verification beside the forward, at temperature 0 and 1
+      each staircase        unit, load_unit, and lists of one length: buckets, time_s, p20_s, p80_s, reference_load,
+                            load_s. A count takes the smallest bucket that holds it, and time_s + load_s * (load -
+                            reference_load). The load is visible KV tokens (target, draft) or packed tokens (verify_*),
+                            summed over the batch's requests; time_s is for full blocks at the reference context
+    conditions              what a run must share with the profile (Conditions): target and drafter {name, fingerprint,
+                            shape}, dtype, device, device_name; and what only warns: threads, runner, page_size, torch
+    measurements            one object a point (Measurement): kind, bucket, num_tokens, num_requests, context_tokens,
+                            kv_tokens, held_out, wall_s and device_s (raw samples; device_s null without device events),
+                            median_s, p20_s, p80_s
+    fit                     per staircase: relative error at its own points {num_points, median, p90, largest}
+    validation              the same for the target at points kept from the fit
+    notes                   sentences: what was clipped, what was unsteady
+    manifest                versions, device, driver, git revision, repeats, spread, clocks and power
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dspark.profiles.conditions import Conditions
+from dspark.profiles.curve import StepCurve
+from dspark.profiles.errors import ProfileError
+from dspark.profiles.fit import PredictionError
+from dspark.profiles.measurement import Measurement
+
+FORMAT = "dspark-profile"
+VERSION = 1
+_AGAIN = "Run `dspark profile` again."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """Everything that `profile.json` holds."""
+
+    curve: StepCurve
+    conditions: Conditions
+    measurements: tuple[Measurement, ...]
+    fit: Mapping[str, PredictionError]  # by the staircase's name in the curve
+    validation: PredictionError
+    notes: tuple[str, ...]
+    manifest: Mapping[str, Any]
+
+
+def profile_to_dict(profile: Profile) -> dict[str, Any]:
+    """The JSON document."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "curve": profile.curve.to_dict(),
+        "conditions": profile.conditions.to_dict(),
+        "fit": {name: asdict(error) for name, error in profile.fit.items()},
+        "validation": asdict(profile.validation),
+        "notes": list(profile.notes),
+        "manifest": dict(profile.manifest),
+        "measurements": [measurement.to_dict() for measurement in profile.measurements],
+    }
+
+
+def profile_from_dict(document: Any, *, source: str = "The profile") -> Profile:
+    """The reverse.
+
+    Raises:
+        ProfileError: it is no profile of this version, or holds what no measurement gives.
+    """
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ProfileError(f"{source} is no profile: it has no format `{FORMAT}`.", "Run `dspark profile`.")
+    if document.get("version") != VERSION:
+        raise ProfileError(
+            f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}.", _AGAIN
+        )
+    try:
+        return Profile(
+            curve=StepCurve.from_dict(document["curve"]),
+            conditions=Conditions.from_dict(document["conditions"]),
+            measurements=tuple(Measurement.from_dict(m) for m in document["measurements"]),
+            fit={name: PredictionError(**error) for name, error in document["fit"].items()},
+            validation=PredictionError(**document["validation"]),
+            notes=tuple(document["notes"]),
+            manifest=dict(document["manifest"]),
+        )
+    except KeyError as error:
+        raise ProfileError(f"{source} is damaged: {error.args[0]} is missing.", _AGAIN) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ProfileError(f"{source} is damaged: {error}.", _AGAIN) from None
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write strict JSON; whoever reads `path` sees all of it or the file before.
+
+    Raises:
+        ProfileError: the place cannot be written.
+    """
+    text = json.dumps(profile_to_dict(profile), indent=2, ensure_ascii=False, allow_nan=False)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be written: {error.strerror or error}.", "Choose another place.") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read what `save_profile` wrote; `check_conditions` tells whether it belongs to what is about to run.
+
+    Raises:
+        ProfileError: the file is missing or no profile.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror or error}.", "Run `dspark profile`.") from None
+    except (ValueError, RecursionError):
+        raise ProfileError(f"{path} is not strict JSON.", _AGAIN) from None
+    return profile_from_dict(document, source=str(path))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,116 @@
+"""A staircase: what a step costs in each of the buckets that a batch is padded to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dspark.profiles.errors import ProfileError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_PROFILE_LARGER = "Run `dspark profile` with a larger --concurrency or --max-batch-tokens."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staircase:
+    """Time per bucket, and what each unit of load adds to it. B buckets, read-only arrays.
+
+    A count is looked up by the bucket that will really run: the smallest one that holds it (ceiling). The load is what
+    the time grows with inside a bucket: visible KV tokens for a forward, packed tokens for verification, in both cases
+    summed over the batch's requests.
+
+    Raises:
+        ValueError: the arrays do not fit together, or hold what no measurement gives.
+    """
+
+    unit: str  # what buckets count: "tokens" or "requests"
+    load_unit: str  # what a load counts: "visible KV tokens" or "packed tokens"
+    buckets: IntArray  # [B], increasing
+    time_s: FloatArray  # [B], under `reference_load`
+    p20_s: FloatArray  # [B]
+    p80_s: FloatArray  # [B]
+    reference_load: IntArray  # [B], that `time_s` is for
+    load_s: FloatArray  # [B], seconds per unit of load more
+
+    def __post_init__(self) -> None:
+        for name in ("buckets", "reference_load"):
+            _freeze(self, name, np.int64)
+        for name in ("time_s", "p20_s", "p80_s", "load_s"):
+            _freeze(self, name, np.float64)
+        buckets = self.buckets
+        if not (buckets.size and buckets[0] >= 1 and (np.diff(buckets) > 0).all()):
+            raise ValueError("buckets are not increasing whole numbers from 1 on")
+        numbers = (self.time_s, self.p20_s, self.p80_s, self.reference_load, self.load_s)
+        if any(values.shape != buckets.shape for values in numbers):
+            raise ValueError("a staircase needs one value a bucket")
+        if not all(np.isfinite(values).all() for values in numbers):
+            raise ValueError("a staircase has a value that is not a number")
+        if (self.load_s < 0).any() or (self.reference_load < 0).any():
+            raise ValueError("more load cannot make a step faster")
+        if (self.time_s - self.load_s * self.reference_load <= 0).any():
+            raise ValueError("a step without any load takes no time")
+
+    @property
+    def largest(self) -> int:
+        """The largest count that can be looked up."""
+        return int(self.buckets[-1])
+
+    def index_of(self, counts: ArrayLike) -> IntArray:
+        """Index of the bucket that holds each of `counts`, of any shape.
+
+        Raises:
+            ProfileError: a count is under 1 or beyond the largest bucket.
+        """
+        wanted = np.asarray(counts, dtype=np.int64)
+        if wanted.size and wanted.max() > self.largest:
+            raise ProfileError(
+                f"A batch of {wanted.max()} {self.unit} is beyond the largest profiled bucket of {self.largest}.",
+                _PROFILE_LARGER,
+            )
+        if wanted.size and wanted.min() < 1:
+            raise ProfileError(f"A batch of {wanted.min()} {self.unit} has no bucket: the smallest batch is 1.")
+        return np.searchsorted(self.buckets, wanted, side="left")
+
+    def bucket_of(self, counts: ArrayLike) -> IntArray:
+        """The bucket that holds each of `counts`."""
+        return self.buckets[self.index_of(counts)]
+
+    def time_at(self, counts: ArrayLike, load: ArrayLike | None = None) -> FloatArray:
+        """Seconds of steps over `counts`, under `load` (None: the reference of each bucket)."""
+        index = self.index_of(counts)
+        if load is None:
+            return self.time_s[index]
+        extra = np.asarray(load, dtype=np.float64) - self.reference_load[index]
+        return self.time_s[index] + self.load_s[index] * extra
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value if isinstance(value, str) else value.tolist() for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Staircase:
+        """The reverse.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no staircase.
+        """
+        values = {field.name: document[field.name] for field in fields(cls)}
+        if not (isinstance(values["unit"], str) and isinstance(values["load_unit"], str)):
+            raise TypeError("a unit of a staircase is no text")
+        return cls(**values)
+
+
+def _freeze(staircase: Staircase, name: str, dtype: type[np.int64] | type[np.float64]) -> None:
+    """Make a field a read-only array of `dtype`; text, booleans and fractions in place of whole numbers are refused."""
+    given = np.asarray(getattr(staircase, name))
+    if given.ndim != 1 or given.dtype.kind not in ("iuf" if dtype is np.float64 else "iu"):
+        raise ValueError(f"{name} is no list of {'numbers' if dtype is np.float64 else 'whole numbers'}")
+    values = given.astype(dtype)
+    values.flags.writeable = False
+    object.__setattr__(staircase, name, values)

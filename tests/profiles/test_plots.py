@@ -1,0 +1,66 @@
+"""What the drawings put into the Axes they are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dspark.profiles import Staircase
+from dspark.profiles.plots import draw_step_time, draw_steps_per_s, save_plot
+
+
+@pytest.fixture
+def axes() -> Axes:
+    return Figure().subplots()
+
+
+def test_step_time_is_a_staircase_that_rises_behind_each_bucket(axes, profile):
+    stairs = profile.curve.target
+    draw_step_time(axes, stairs, label="target")
+    (drawn,) = axes.patches
+    values, edges, _ = drawn.get_data()
+    assert edges.tolist() == [0, 1, 2, 4, 8, 16, 32]
+    np.testing.assert_allclose(values, stairs.time_s * 1e3)
+    # At every count the drawing shows what a look-up gives.
+    for count in range(1, 33):
+        shown = values[np.searchsorted(edges, count, side="left") - 1]
+        assert shown == pytest.approx(float(stairs.time_at(count)) * 1e3)
+
+
+def test_the_band_lies_around_the_stairs(axes, profile):
+    stairs = profile.curve.target
+    draw_step_time(axes, stairs, label="target")
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    # Between two edges, say at 12 tokens, only the horizontal parts of bucket 16 are there.
+    at = [y for x, y in corners if x == 16]
+    index = stairs.buckets.tolist().index(16)
+    assert min(abs(y - stairs.p20_s[index] * 1e3) for y in at) < 1e-9
+    assert min(abs(y - stairs.p80_s[index] * 1e3) for y in at) < 1e-9
+
+
+def test_a_disturbed_repeat_does_not_flatten_the_stairs(axes, profile):
+    stairs = profile.curve.target
+    disturbed = Staircase.from_dict(stairs.to_dict() | {"p80_s": (100 * stairs.time_s).tolist()})
+    draw_step_time(axes, stairs, label="one")
+    draw_step_time(axes, disturbed, label="other")
+    assert axes.get_ylim()[1] == pytest.approx(1.3e3 * stairs.time_s.max())
+
+
+def test_speed_is_the_reciprocal(axes, profile):
+    draw_steps_per_s(axes, profile.curve, label="target")
+    draw_steps_per_s(axes, profile.curve, label="round", scope="round")
+    target, whole = (patch.get_data().values for patch in axes.patches)
+    np.testing.assert_allclose(target, 1 / profile.curve.target.time_s)
+    assert (whole < target).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_and_nothing_global(profile, tmp_path):
+    before = dict(rcParams)
+    save_plot(profile, tmp_path / "new" / "profile.png")
+    assert (tmp_path / "new" / "profile.png").read_bytes().startswith(b"\x89PNG")
+    assert dict(rcParams) == before

@@ -1,0 +1,141 @@
+"""`profile.json`: round trip, refusals, and whether it belongs to a run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from profile_samples import BUCKETS, GAMMA, make_conditions
+
+from dspark.profiles import (
+    ModelShape,
+    ProfileError,
+    check_conditions,
+    compare_profiles,
+    load_profile,
+    profile_from_dict,
+    profile_to_dict,
+    save_profile,
+)
+
+
+def test_round_trip(profile, tmp_path):
+    path = tmp_path / "new" / "profile.json"
+    save_profile(profile, path)
+    assert [p.name for p in path.parent.iterdir()] == ["profile.json"]
+    loaded = load_profile(path)
+    assert profile_to_dict(loaded) == profile_to_dict(profile)
+    assert loaded.conditions == profile.conditions
+    assert loaded.measurements == profile.measurements
+    np.testing.assert_array_equal(loaded.curve.target.time_s, profile.curve.target.time_s)
+    document = json.loads(path.read_text())
+    samples = document["measurements"][0]
+    assert samples["median_s"] == pytest.approx(np.median(samples["wall_s"]))
+    assert samples["p20_s"] == pytest.approx(np.quantile(samples["wall_s"], 0.2))
+    assert document["validation"] == {"num_points": 0, "median": None, "p90": None, "largest": None}
+
+
+def test_a_profile_without_a_drafter(profile, tmp_path):
+    document = profile_to_dict(profile)
+    document["curve"] |= {"draft": None, "block_size": 0, "tokens_per_request": 1}
+    document["conditions"]["drafter"] = None
+    curve = profile_from_dict(document).curve
+    assert curve.draft_time_s([1, 5]).tolist() == [0, 0]
+    # Without a drafter as many requests as tokens are verified.
+    np.testing.assert_allclose(curve.round_time_s(4), curve.step_time_s(4) + curve.verification_time_s(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("format"), "is no profile"),
+        (lambda d: d.update(version=2), "version 2 of the format; this dspark reads 1"),
+        (lambda d: d["curve"]["target"].pop("time_s"), "damaged: time_s is missing"),
+        (lambda d: d["curve"]["target"].update(buckets=[3, 2, 1, 4, 5, 6]), "damaged: buckets are not increasing"),
+        (lambda d: d["curve"].update(tokens_per_request=0), "damaged: tokens_per_request is 0"),
+        (lambda d: d["conditions"].pop("dtype"), "damaged: dtype is missing"),
+        (lambda d: d["measurements"][0].update(wall_s=[]), "damaged: a measurement has no samples"),
+        (lambda d: d.update(curve=[]), "damaged"),
+        (lambda d: d.update(measurements=None), "damaged"),
+    ],
+    ids=range(9),
+)
+def test_damage_is_one_sentence(profile, change, message):
+    document = profile_to_dict(profile)
+    change(document)
+    with pytest.raises(ProfileError, match=message) as caught:
+        profile_from_dict(document)
+    assert "dspark profile" in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["", "[1", "NaN", '{"format": Infinity}', "[" * 100_000], ids=range(5))
+def test_not_json(tmp_path, text):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match="is not strict JSON"):
+        load_profile(path)
+
+
+def test_no_file_and_no_place(profile, tmp_path):
+    with pytest.raises(ProfileError, match="cannot be read: No such file"):
+        load_profile(tmp_path / "profile.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(ProfileError, match="cannot be written"):
+        save_profile(profile, tmp_path / "file" / "profile.json")
+
+
+def test_a_failed_write_leaves_the_file_before(profile, tmp_path, monkeypatch):
+    path = tmp_path / "profile.json"
+    save_profile(profile, path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(ProfileError, match="No space left"):
+        save_profile(profile, path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["profile.json"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"target": ModelShape("big", None, {"hidden_size": 64, "num_layers": 7})},
+            "a target of another shape: num_layers 6 in tiny, 7 in big",
+        ),
+        ({"drafter": ModelShape("other", None, {"block_size": 5})}, "a drafter of another shape: block_size 7"),
+        ({"drafter": None}, "The profile has a drafter and the run has none"),
+        ({"dtype": "bfloat16"}, "measured with dtype float32, and this is bfloat16"),
+        ({"device": "cuda", "device_name": "a GPU"}, "measured with device cpu, and this is cuda"),
+        ({"device_name": "another CPU"}, "measured with device a CPU, and this is another CPU"),
+    ],
+    ids=["target", "drafter", "no drafter", "dtype", "device", "model of device"],
+)
+def test_another_run_is_refused(changes, message):
+    with pytest.raises(ProfileError, match=message) as caught:
+        check_conditions(make_conditions(), make_conditions(**changes))
+    assert "Run `dspark profile` again" in caught.value.remedy
+
+
+def test_what_only_warns():
+    assert check_conditions(make_conditions(), make_conditions()) == []
+    # Other weights of the same shape take the same time.
+    others = ModelShape("fine-tune", "ffff", {"hidden_size": 64, "num_layers": 6})
+    assert check_conditions(make_conditions(), make_conditions(target=others)) == []
+    (warning,) = check_conditions(make_conditions(), make_conditions(threads=8))
+    assert warning == "The profile was measured with CPU threads: 2, and this is 8: its times may be off."
+
+
+def test_comparison(profile, another_profile):
+    same = compare_profiles(profile, profile)
+    assert [change.num_tokens for change in same.changes] == list(BUCKETS)
+    assert all(change.ratio == 1 and not change.beyond_spread for change in same.changes)
+    assert same.differences == ()
+    other = compare_profiles(profile, another_profile(slower=2.0, seed=1, dtype="bfloat16"))
+    assert all(change.ratio == pytest.approx(2, rel=0.1) and change.beyond_spread for change in other.changes)
+    assert other.differences == ("dtype: float32 / bfloat16",)
+    assert profile.curve.block_size == GAMMA
