@@ -105,8 +105,10 @@ class EagerRunner:
     def _refuse_overflow(self, chosen: torch.Tensor) -> None:
         """chosen: logits of the tokens chosen. A NaN anywhere in a row wins its argmax, so these tell of all."""
         if not bool(chosen.isfinite().all()):
+            narrow = self.engine.dtype == "float16"
             raise EngineError(
-                f"the target's logits are not finite in {self.engine.dtype}", "Use --dtype bfloat16 or float32."
+                f"the target's logits are not finite in {self.engine.dtype}",
+                "Use --dtype bfloat16 or float32." if narrow else "Check the target's weights and config.json.",
             )
 
     def _anchors(self, rows: np.ndarray) -> torch.Tensor:

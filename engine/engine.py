@@ -160,20 +160,28 @@ class Engine:
             RequestError: with the reason.
         """
         vocab_size = self.target.config.vocab_size
-        prompt = np.asarray(request.prompt_token_ids)
+        no_list = RequestError("the prompt is no list of token ids", "Give whole numbers.")
+        try:
+            prompt = np.asarray(request.prompt_token_ids)
+        except ValueError:  # lists of unequal length
+            raise no_list from None
         if prompt.size == 0:
-            raise RequestError("the prompt is empty after tokenising")
-        # Whole numbers beyond 64 bits make an array of objects, which is outside any vocabulary.
-        if prompt.ndim != 1 or prompt.dtype.kind not in "iuO":
-            raise RequestError("the prompt is not a list of token ids")
-        if prompt.dtype.kind == "O" or prompt.min() < 0 or prompt.max() >= vocab_size:
-            raise RequestError(f"a prompt token id lies outside 0 … {vocab_size - 1}")
+            raise RequestError("the prompt is empty after tokenising", "Give at least one token.")
+        # Whole numbers beyond 64 bits become objects or floats; they are outside any vocabulary.
+        huge = prompt.dtype.kind in "Of" and all(isinstance(token, int) for token in request.prompt_token_ids)
+        if prompt.ndim != 1 or not (huge or prompt.dtype.kind in "iu"):
+            raise no_list
+        if huge or prompt.min() < 0 or prompt.max() >= vocab_size:
+            raise RequestError(
+                f"a prompt token id lies outside 0 … {vocab_size - 1}", "Use the tokenizer that belongs to the target."
+            )
         if prompt.size >= self.max_context:
             raise RequestError(
-                f"the prompt has {prompt.size} tokens; the context limit is {self.max_context}, and one must be left"
+                f"the prompt has {prompt.size} tokens and leaves none of the context limit of {self.max_context}",
+                "Shorten the prompt.",
             )
         if request.sampling.stop and self.detokenizer is None:
-            raise RequestError("stop strings need a detokenizer, and this engine has none")
+            raise RequestError("stop strings need a tokenizer, and there is none", "Leave `stop` out.")
 
     def stop_text(self, stops: Sequence[str]) -> StopText:
         """A watcher for one request's stop strings."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dspark.engine.eager import EagerRunner, RoundTokens
-from dspark.engine.errors import RequestError
+from dspark.engine.errors import EngineError, RequestError
 from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.proposals import DraftOutput
@@ -22,6 +22,9 @@ from dspark.engine.stopping import StopText, cut_at_stop_ids
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
+
+
+_EXHAUSTED = object()
 
 
 @dataclass(slots=True)
@@ -115,14 +118,18 @@ class DecodeLoop:
         """Pull requests from the source into free slots; what can never run completes as an error."""
         for slot in np.flatnonzero(self.slots.status == FREE):
             while self._source_open:
-                request = next(self._source, None)
-                if request is None:
+                request = next(self._source, _EXHAUSTED)
+                if request is _EXHAUSTED:
                     self._source_open = False
                     break
+                if not isinstance(request, Request):
+                    raise EngineError(
+                        f"generate() got a {type(request).__name__}", "Give it an iterable of dspark.engine.Request."
+                    )
                 try:
                     self.engine.check(request)
                 except RequestError as error:
-                    self._done.append(Completion.failed(request.index, str(error)))
+                    self._done.append(Completion.failed(request.index, f"{error}. {error.remedy}"))
                     continue
                 self.slots.arrive(int(slot), request, seed=self._seed(request))
                 if request.sampling.stop:
@@ -193,8 +200,10 @@ class DecodeLoop:
             return None
         steps = policy.steps(self.gamma)
         self.slots.generation[rows] += 1
-        self.slots.drafted[rows] += steps
-        self.stats.drafted += steps * len(rows)
+        # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
+        used = rows[tokens_left > 1]
+        self.slots.drafted[used] += steps
+        self.stats.drafted += steps * len(used)
         return self._runner.draft(rows, steps)
 
     def _schedule(self, rows: np.ndarray, draft: DraftOutput | None, tokens_left: np.ndarray) -> np.ndarray:

@@ -35,6 +35,10 @@ class Detokenizer:
 class SometimesNothing:
     """Lengths that change from round to round and from request to request."""
 
+    def __repr__(self) -> str:
+        # Part of test names, which have to be the same in every process.
+        return "sometimes-nothing"
+
     drafts = True
     reads_confidence = True
 

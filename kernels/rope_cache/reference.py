@@ -53,4 +53,4 @@ def rotation_tables(angles: Tensor) -> tuple[Tensor, Tensor]:
 
 def rotate_half(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Llama's rotation: dimension i pairs with i + D/2. x [T, heads, D]; cos, sin [T, 1, D] fp32. Returns x's dtype."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)
+    return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin).to(x.dtype)

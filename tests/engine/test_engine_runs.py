@@ -118,3 +118,19 @@ def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | No
     assert stats.rounds <= stats.request_rounds
     if policy == "none":
         assert (stats.drafted, stats.verified, stats.accepted) == (0, 0, 0)
+
+
+def test_counts_of_a_request_do_not_depend_on_its_company() -> None:
+    requests = [
+        Request(i, [206, 149, 213 - i], SamplingParams(max_tokens=limit, ignore_eos=True))
+        for i, limit in enumerate((2, 9, 3, 12, 5, 8))
+    ]
+    alone = {c.index: c.counts for c in make_engine("dspark_rnn", concurrency=1).generate(requests)}
+    together = {c.index: c.counts for c in make_engine("dspark_rnn", concurrency=6).generate(requests)}
+    assert together == alone
+
+
+def test_something_that_is_no_request_is_refused_and_not_taken_for_the_end() -> None:
+    engine = make_engine("dspark_rnn")
+    with pytest.raises(EngineError, match="NoneType"):
+        list(engine.generate([Request(0, [5]), None, Request(1, [5])]))
