@@ -68,6 +68,7 @@ paged_attention = _dispatch(_attention.paged_attention)
 philox_words = _dispatch(_random.philox_words)
 prepare_batch = _dispatch(_prepare.prepare_batch)
 rms_norm = _dispatch(_norm.rms_norm)
+rope_attention = _dispatch(_attention.rope_attention)
 rope_and_cache = _dispatch(_rope_cache.rope_and_cache)
 sample = _dispatch(_sampling.sample)
 silu_mul = _dispatch(_activation.silu_mul)
@@ -95,6 +96,7 @@ __all__ = [
     "prepare_batch",
     "rms_norm",
     "rope_and_cache",
+    "rope_attention",
     "sample",
     "silu_mul",
     "target_log_probs",

@@ -11,7 +11,7 @@ from dspark.engine.models.layers import WeightFormat
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.models.rope import RotaryTable
 from dspark.engine.models.target_weights import DecoderLayer, Weights, load_layers, load_norm
-from dspark.kernels import AttentionLayout, paged_attention, rms_norm, rope_and_cache
+from dspark.kernels import AttentionLayout, rms_norm, rope_attention
 
 
 class Decoder:
@@ -57,25 +57,26 @@ class Decoder:
         returned as that of the last.
         """
         eps = self.config.rms_norm_eps
-        cos, sin = self.rope.gather(positions)
+        cos, sin, angle_rows = self.rope.angles(positions)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
-            k, v = cache.k_layers[index], cache.v_layers[index]
-            q = rope_and_cache(
+            attended = rope_attention(
                 qkv,
                 cos,
                 sin,
-                k_cache=k,
-                v_cache=v,
+                attention,
+                k_cache=cache.k_layers[index],
+                v_cache=cache.v_layers[index],
                 slots=slots,
                 num_heads=self.config.num_heads,
                 num_kv_heads=self.config.num_kv_heads,
                 q_norm=layer.q_norm,
                 k_norm=layer.k_norm,
                 eps=eps,
+                angle_rows=angle_rows,
+                scale=self.config.head_dim**-0.5,
             )  # [T, Hq, D]
-            attended = paged_attention(q, k, v, attention, scale=self.config.head_dim**-0.5)
             layer.output(attended.flatten(1), residual=residual)
             hidden = layer.gate_up(residual, norm=layer.post_norm, eps=eps, activation="silu_mul")
             layer.down(hidden, residual=residual)

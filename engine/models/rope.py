@@ -10,6 +10,9 @@ from torch import Tensor
 from dspark.engine.models.rope_config import RopeConfig
 from dspark.kernels.rope_cache import rotation_tables
 
+# cos, sin, and the row of them that each token takes if they are whole tables.
+Angles = tuple[Tensor, Tensor, Tensor | None]
+
 
 class RotaryTable:
     """cos and sin of every position, fp32, gathered once a forward."""
@@ -22,6 +25,13 @@ class RotaryTable:
     def gather(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [T] -> cos, sin [T, 1, D]."""
         return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+
+    def angles(self, positions: Tensor) -> Angles:
+        """What `rope_attention` takes: gathered cos and sin on a CPU; on a GPU, where each gather is a launch a
+        forward, the tables and the rows that each token reads itself."""
+        if positions.is_cuda:
+            return self.cos, self.sin, positions
+        return *self.gather(positions), None
 
 
 def _inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:

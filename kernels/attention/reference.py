@@ -4,8 +4,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dspark.kernels.rope_cache.reference import rope_and_cache
+
 from .layout import AttentionLayout
 from .plan import LONGEST_BATCHED_QUERY, AttentionPiece, plan_attention
+
+
+def rope_attention(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    layout: AttentionLayout,
+    *,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    scale: float,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+    angle_rows: Tensor | None = None,
+) -> Tensor:
+    """`rope_and_cache`, then `paged_attention`: qkv [T, (Hq+2Hkv)*D] -> [T, Hq, D]."""
+    q = rope_and_cache(
+        qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, slots=slots, num_heads=num_heads, num_kv_heads=num_kv_heads,
+        q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
+    )  # fmt: skip
+    return paged_attention(q, k_cache, v_cache, layout, scale=scale)
 
 
 def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, layout: AttentionLayout, *, scale: float) -> Tensor:

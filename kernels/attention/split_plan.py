@@ -5,11 +5,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dspark.kernels.sampling.scratch import scratch_for
+
 from .layout import AttentionLayout
 
-# A split reads at least this many cache rows: below it, merging the splits costs more than they save.
+# A split reads at least this many cache rows: below it, merging the splits costs more than they save ...
 MIN_SPLIT_ROWS = 256
+# ... unless the device would be mostly idle: then latency alone counts, and this many splits may be shorter.
+MAX_SHORT_SPLITS = 16
 MAX_SPLITS = 32
+# With fewer programs than multiprocessors (132) a tile is chosen for latency.
+_FEW_PROGRAMS = 132
 # Programs wanted on the whole device: 6 for each of 132 multiprocessors run at once, more would only add merging.
 _WANTED_PROGRAMS = 792
 # Splits of at most this many rows end before a shallow pipeline has hidden the latency of its first loads.
@@ -26,6 +32,7 @@ class SplitPlan:
     num_stages: int
     tiles: int  # programs along the packed rows of the longest request
     splits: int
+    min_rows: int  # of a split
     partial: Tensor  # [splits, T, Hq, D] fp32
     log_sums: Tensor  # [splits, T, Hq] fp32
     # [R * tiles * Hkv] int32, splits of a tile that are done. Zero between launches.
@@ -34,6 +41,21 @@ class SplitPlan:
     def fits(self, q: Tensor) -> bool:
         """Whether the scratch memory was made for queries of this shape."""
         return self.splits == 1 or self.partial.shape[1:] == q.shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    min_rows: int  # of a split
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def _quick_tile(block_m: int, head_dim: int) -> _Tile:
+    """For few programs, where a split is one or two steps. Wide heads need more registers than two warps have."""
+    if head_dim > 64:
+        return _Tile(128, 128, 4, 2)
+    return _Tile(64, 64, 2, 2) if block_m == 16 else _Tile(128, 64, 2, 5)
 
 
 def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPlan:
@@ -49,8 +71,15 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     rows = layout.max_query_len * (heads // kv_heads)
     block_m = 16 if rows <= 16 else 32 if rows <= 32 or full_precision else 64
     tiles = max(1, -(-rows // block_m))
-    wanted = -(-_WANTED_PROGRAMS // max(1, requests * tiles * kv_heads))
-    splits = max(1, min(MAX_SPLITS, wanted, -(-visible // MIN_SPLIT_ROWS)))
+    programs = requests * tiles * kv_heads
+    wanted = -(-_WANTED_PROGRAMS // max(1, programs))
+    quick = None
+    if programs < _FEW_PROGRAMS and block_m <= 32 and head_dim <= 128 and not full_precision:
+        quick = _quick_tile(block_m, head_dim)
+    most = -(-visible // MIN_SPLIT_ROWS)
+    if quick is not None:
+        most = max(most, min(MAX_SHORT_SPLITS, -(-visible // quick.min_rows)))
+    splits = max(1, min(MAX_SPLITS, wanted, most))
     # A power of two: buckets share their compiled kernels.
     splits = 1 << (splits.bit_length() - 1)
     # The pipeline spends half of them on the block table: 5 keep two steps of K and V in flight, 3 keep one, which
@@ -58,15 +87,18 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     shallow = head_dim > 64 if block_m == 64 else -(-visible // splits) > _SHORT_SPLIT_ROWS
     num_stages = 3 if full_precision or shallow else 5
     scratch = (splits, tokens, heads) if splits > 1 else (0, 0, 0)
+    # fp32 tiles are products of scalars: few accumulators a thread keep them out of local memory.
+    num_warps = 8 if full_precision else 4 if block_m == 64 else 2
+    tile = quick or _Tile(MIN_SPLIT_ROWS, 16 if full_precision else 64, num_warps, num_stages)
     return SplitPlan(
         block_m=block_m,
-        block_n=16 if full_precision else 64,
-        # fp32 tiles are products of scalars: few accumulators a thread keep them out of local memory.
-        num_warps=8 if full_precision else 4 if block_m == 64 else 2,
-        num_stages=num_stages,
+        block_n=tile.block_n,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
         tiles=tiles,
         splits=splits,
+        min_rows=tile.min_rows,
         partial=torch.empty(*scratch, head_dim, dtype=torch.float32, device=q.device),
         log_sums=torch.empty(scratch, dtype=torch.float32, device=q.device),
-        arrivals=torch.zeros(requests * tiles * kv_heads if splits > 1 else 0, dtype=torch.int32, device=q.device),
+        arrivals=scratch_for("attention", q.device, programs).arrivals,
     )

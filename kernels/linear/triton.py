@@ -7,20 +7,16 @@ from torch import Tensor
 
 from dspark.kernels.activation.triton import silu_mul
 from dspark.kernels.norm.triton import rms_norm
+from dspark.kernels.pdl import await_inputs, launch_options, launches_early
 
-# Rows are multiplied element by element, which hides behind the reading of the weight only while they are this few ...
-MAX_STREAMED_ROWS = 4
-# ... and only pays while launches and latency, not bandwidth, decide. In elements of the weight.
-MAX_STREAMED_WEIGHT = 4 << 20
-# A single row costs so little arithmetic that it pays a while longer; gated, where it saves two launches, always.
-MAX_SINGLE_ROW_WEIGHT = 12 << 20
+from .tiles import CoreTile, choose_tile
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _linear_kernel(
+def _stream_kernel(
     x, weight, bias, norm_weight, out, num_rows, x_stride, out_stride, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """All rows by BLOCK_N columns. Sums stay with the threads that load the weight and are reduced once, at the end."""
     row = tl.arange(0, BLOCK_T)
@@ -28,20 +24,44 @@ def _linear_kernel(
     lane = tl.arange(0, BLOCK_K)[None, None, :]
     x_row = x + row[:, None, None] * x_stride
     w_row = weight + column[None, :, None].to(tl.int64) * K
+    w_inside = (column < N)[None, :, None]
     wide = tl.zeros([BLOCK_T, BLOCK_N, BLOCK_K], dtype=tl.float32)
     wide_up = tl.zeros([BLOCK_T, BLOCK_N, BLOCK_K], dtype=tl.float32)
     squares = tl.zeros([BLOCK_T, 1, BLOCK_K], dtype=tl.float32)
-    for start in range(0, K, BLOCK_K):
+    # A tile of the weight is always on its way: the first one already before x is there.
+    w = tl.load(w_row + lane, mask=w_inside & (lane < K), other=0.0)  # [1, BLOCK_N, BLOCK_K]
+    w_up = w
+    if GATED:
+        w_up = tl.load(w_row + N * K + lane, mask=w_inside & (lane < K), other=0.0)
+    gain = lane.to(tl.float32)
+    if NORM:
+        gain = tl.load(norm_weight + lane, mask=lane < K, other=0.0).to(tl.float32)
+    await_inputs(PDL)
+    inside = (row < num_rows)[:, None] & (column < N)[None, :]
+    address = out + row[:, None].to(tl.int64) * out_stride + column[None, :]
+    before = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+    if ADD:
+        before = tl.load(address, mask=inside, other=0.0).to(tl.float32)
+    for start in tl.range(0, K, BLOCK_K, num_stages=1):
         k = start + lane
-        w_inside = (column < N)[None, :, None] & (k < K)
-        w = tl.load(w_row + k, mask=w_inside, other=0.0)  # [1, BLOCK_N, BLOCK_K]
         value = tl.load(x_row + k, mask=(row < num_rows)[:, None, None] & (k < K), other=0.0).to(tl.float32)
+        ahead = k + BLOCK_K
+        next_w = tl.load(w_row + ahead, mask=w_inside & (ahead < K), other=0.0)
+        next_up = next_w
+        if GATED:
+            next_up = tl.load(w_row + N * K + ahead, mask=w_inside & (ahead < K), other=0.0)
+        next_gain = gain
+        if NORM:
+            next_gain = tl.load(norm_weight + ahead, mask=ahead < K, other=0.0).to(tl.float32)
         if NORM:
             squares += value * value
-            value = value * tl.load(norm_weight + k, mask=k < K, other=0.0).to(tl.float32)
+            value = value * gain
         wide += value * w.to(tl.float32)
         if GATED:
-            wide_up += value * tl.load(w_row + N * K + k, mask=w_inside, other=0.0).to(tl.float32)
+            wide_up += value * w_up.to(tl.float32)
+        w = next_w
+        w_up = next_up
+        gain = next_gain
 
     acc = tl.sum(wide, axis=2)  # [BLOCK_T, BLOCK_N]
     up = tl.sum(wide_up, axis=2)
@@ -56,10 +76,77 @@ def _linear_kernel(
         if BIAS:
             up += tl.load(bias + N + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
         acc = acc / (1.0 + tl.exp(-acc)) * up
-    inside = (row < num_rows)[:, None] & (column < N)[None, :]
-    address = out + row[:, None].to(tl.int64) * out_stride + column[None, :]
     if ADD:
-        acc += tl.load(address, mask=inside, other=0.0).to(tl.float32)
+        acc += before
+    tl.store(address, acc.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _core_kernel(
+    x, weight, bias, norm_weight, out, num_rows, x_stride, out_stride, eps,
+    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The same on tensor cores. Warps share K in PARTS: a program's columns are too few for all of them."""
+    row = tl.arange(0, BLOCK_T)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # [PARTS, 1, BLOCK_K]
+    lane = tl.arange(0, PARTS)[:, None, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, None, :]
+    x_row = x + row[None, :, None] * x_stride
+    w_row = weight + column[None, :, None].to(tl.int64) * K
+    w_inside = (column < N)[None, :, None]
+    parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
+    up_parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
+    squares = tl.zeros([PARTS, BLOCK_T, BLOCK_K], dtype=tl.float32)
+    w = tl.load(w_row + lane, mask=w_inside & (lane < K), other=0.0)  # [PARTS, BLOCK_N, BLOCK_K]
+    w_up = w
+    if GATED:
+        w_up = tl.load(w_row + N * K + lane, mask=w_inside & (lane < K), other=0.0)
+    gain = lane.to(tl.float32)
+    if NORM:
+        gain = tl.load(norm_weight + lane, mask=lane < K, other=0.0).to(tl.float32)
+    await_inputs(PDL)
+    inside = (row < num_rows)[None, :] & (column < N)[:, None]
+    address = out + row[None, :].to(tl.int64) * out_stride + column[:, None]
+    before = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
+    if ADD:
+        before = tl.load(address, mask=inside, other=0.0).to(tl.float32)
+    for start in tl.range(0, K, PARTS * BLOCK_K, num_stages=1):
+        k = start + lane
+        value = tl.load(x_row + k, mask=(row < num_rows)[None, :, None] & (k < K), other=0.0)
+        ahead = k + PARTS * BLOCK_K
+        next_w = tl.load(w_row + ahead, mask=w_inside & (ahead < K), other=0.0)
+        next_up = next_w
+        if GATED:
+            next_up = tl.load(w_row + N * K + ahead, mask=w_inside & (ahead < K), other=0.0)
+        next_gain = gain
+        if NORM:
+            next_gain = tl.load(norm_weight + ahead, mask=ahead < K, other=0.0).to(tl.float32)
+            wide = value.to(tl.float32)
+            squares += wide * wide
+            value = (wide * gain).to(value.dtype)
+        turned = tl.permute(value, (0, 2, 1))  # [PARTS, BLOCK_K, BLOCK_T]
+        parts = tl.dot(w, turned, parts)
+        if GATED:
+            up_parts = tl.dot(w_up, turned, up_parts)
+        w = next_w
+        w_up = next_up
+        gain = next_gain
+
+    acc = tl.sum(parts, axis=0)  # [BLOCK_N, BLOCK_T]
+    up = tl.sum(up_parts, axis=0)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps)[None, :]
+        acc = acc * scale
+        up = up * scale
+    if BIAS:
+        acc += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        if BIAS:
+            up += tl.load(bias + N + column, mask=column < N, other=0.0).to(tl.float32)[:, None]
+        acc = acc / (1.0 + tl.exp(-acc)) * up
+    if ADD:
+        acc += before
     tl.store(address, acc.to(out.dtype.element_ty), mask=inside)
 
 
@@ -86,7 +173,8 @@ def linear(
     assert x.dtype == weight.dtype and x.stride(1) == 1 and weight.is_contiguous()
     # Other programs still read x while the first ones write.
     assert rows == 0 or residual is None or residual.data_ptr() != x.data_ptr()
-    if not _streams(rows, weight.numel(), gated):
+    tile = choose_tile(rows, weight.shape[0], width, gated, x.dtype)
+    if tile is None:
         if norm_weight is not None:
             x = rms_norm(x, norm_weight, eps=eps)
         return _matrix_product(x, weight, bias, residual, gated, out_dtype or x.dtype)
@@ -96,8 +184,9 @@ def linear(
     if out is None:
         out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
     assert out.stride(1) == 1
-    block_t, block_n, block_k, num_warps = _tile(rows, weight.shape[0], width, gated)
-    _linear_kernel[(triton.cdiv(columns, block_n),)](
+    early = launches_early(x.device)
+    kernel = _core_kernel if isinstance(tile, CoreTile) else _stream_kernel
+    kernel[(triton.cdiv(columns, tile.block_n),)](
         x,
         weight,
         weight if bias is None else bias,
@@ -113,30 +202,11 @@ def linear(
         BIAS=bias is not None,
         GATED=gated,
         ADD=residual is not None,
-        BLOCK_T=block_t,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        num_warps=num_warps,
+        PDL=early,
+        **tile.constants(rows),
+        **launch_options(early),
     )
     return out
-
-
-def _streams(rows: int, weight_elements: int, gated: bool) -> bool:
-    if rows == 1:
-        return gated or weight_elements <= MAX_SINGLE_ROW_WEIGHT
-    return 0 < rows <= MAX_STREAMED_ROWS and weight_elements <= MAX_STREAMED_WEIGHT
-
-
-def _tile(rows: int, weight_rows: int, width: int, gated: bool) -> tuple[int, int, int, int]:
-    """BLOCK_T, BLOCK_N, BLOCK_K and warps: four weight rows a program, more where that still leaves 4096 programs."""
-    block_t = triton.next_power_of_2(rows)
-    taken = 4
-    while taken < 16 and weight_rows // taken > 4096:
-        taken *= 2
-    # 64 accumulators a thread: wide steps keep enough loads in flight without a pipeline.
-    num_warps = 4 if block_t == 1 else 8
-    block_k = min(triton.next_power_of_2(width), 64 * 32 * num_warps // (taken * block_t))
-    return block_t, taken // 2 if gated else taken, block_k, num_warps
 
 
 def _matrix_product(

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark.kernels.pdl import await_inputs, launch_options, launches_early
 from dspark.kernels.random import NoiseKeys
 from dspark.kernels.random.triton import gumbel_tile
 from dspark.kernels.sampling.scans import pack_winner, winner_token
@@ -38,6 +39,7 @@ def _markov_kernel(
     BLOCK_RANK: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_VOCAB: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     first = tl.program_id(0) * BLOCK_VOCAB
     row_tile = tl.program_id(1)
@@ -45,6 +47,13 @@ def _markov_kernel(
     ids = first + tl.arange(0, BLOCK_VOCAB)
     inside = rows < num_rows
     mask = inside[:, None] & (ids < vocab_size)[None, :]
+    if RANK > 0:
+        # The first tile of w2 does not wait for the token before.
+        ranks = tl.arange(0, BLOCK_RANK)
+        w2_inside = (ids < vocab_size)[None, :]
+        w2_at = w2_ptr + ids[None, :] * RANK
+        w2 = tl.load(w2_at + ranks[:, None], mask=w2_inside & (ranks < RANK)[:, None], other=0.0)
+    await_inputs(PDL)
     at = logits_ptr + rows.to(tl.int64)[:, None] * row_stride + ids[None, :]
     scores = tl.load(at, mask=mask, other=float("-inf"))
     if RANK > 0:
@@ -52,7 +61,7 @@ def _markov_kernel(
         if previous_ptr is not None:
             source_rows = tl.load(previous_ptr + rows, mask=inside, other=0)
         bias = tl.zeros([BLOCK_ROWS, BLOCK_VOCAB], tl.float32)
-        for start in range(0, RANK, BLOCK_RANK):
+        for start in tl.range(0, RANK, BLOCK_RANK, num_stages=1):
             ranks = start + tl.arange(0, BLOCK_RANK)
             real = ranks < RANK
             e = tl.load(
@@ -60,15 +69,14 @@ def _markov_kernel(
                 mask=inside[:, None] & real[None, :],
                 other=0.0,
             )
-            w2 = tl.load(
-                w2_ptr + ids[None, :] * RANK + ranks[:, None],
-                mask=(ids < vocab_size)[None, :] & real[:, None],
-                other=0.0,
-            )
+            ahead = ranks + BLOCK_RANK
+            next_w2 = tl.load(w2_at + ahead[:, None], mask=w2_inside & (ahead < RANK)[:, None], other=0.0)
             if FULL_PRECISION:
                 e = e.to(tl.float32)
-                w2 = w2.to(tl.float32)
-            bias = tl.dot(e, w2, bias, input_precision="ieee")
+                bias = tl.dot(e, w2.to(tl.float32), bias, input_precision="ieee")
+            else:
+                bias = tl.dot(e, w2, bias, input_precision="ieee")
+            w2 = next_w2
         scores += bias
         if KEEP_LOGITS:
             tl.store(at, scores, mask=mask)
@@ -130,6 +138,7 @@ def markov_step(
     rank = 0 if w2 is None else w2.shape[1]
     full_precision = w2 is not None and source is not None and not (source.dtype == w2.dtype != torch.float32)
     block_rows, block_rank, num_warps = _tile(num_rows, full_precision)
+    early = launches_early(logits.device)
     scratch = scratch_for("markov", logits.device, num_rows)
     _markov_kernel[(triton.cdiv(vocab_size, _BLOCK_VOCAB), triton.cdiv(num_rows, block_rows))](
         logits,
@@ -153,6 +162,8 @@ def markov_step(
         BLOCK_RANK=min(block_rank, max(16, triton.next_power_of_2(rank))) if rank else 16,
         BLOCK_ROWS=block_rows,
         BLOCK_VOCAB=_BLOCK_VOCAB,
+        PDL=early,
         num_warps=num_warps,
+        **launch_options(early),
     )
     return tokens

@@ -18,12 +18,16 @@ def rope_and_cache(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    angle_rows: Tensor | None = None,
 ) -> Tensor:
     """Rotate Q and K, write K and V into cache rows `slots`, return Q.
 
-    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`;
+    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`,
+    or whole tables of which token t takes row angle_rows[t];
     k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
     """
+    if angle_rows is not None:
+        cos, sin = cos.index_select(0, angle_rows), sin.index_select(0, angle_rows)
     head_dim = k_cache.shape[-1]
     num_rotated = num_heads + num_kv_heads
     heads = qkv.view(qkv.shape[0], num_rotated + num_kv_heads, head_dim)  # [T, Hq+2Hkv, D]

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark.kernels.pdl import await_inputs, launch_options, launches_early
+
 # Elements a program holds: 16 bytes a thread and operand at 4 warps.
 _TILE = 2048
 
@@ -18,6 +20,7 @@ def _rope_cache_kernel(
     k_cache,
     v_cache,
     slots,
+    angle_rows,  # [T] rows of cos and sin; None: they have a row a token
     q_norm,
     k_norm,
     qkv_stride,
@@ -30,6 +33,7 @@ def _rope_cache_kernel(
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     NORM: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
@@ -37,12 +41,18 @@ def _rope_cache_kernel(
     is_q = head < Q_HEADS
     is_v = head >= Q_HEADS + KV_HEADS
     inside = (head < Q_HEADS + 2 * KV_HEADS) & (pair < HALF)
+    # Both come from before the kernel that made qkv.
+    slot = tl.load(slots + token).to(tl.int64)
+    angle_row = token
+    if angle_rows is not None:
+        angle_row = tl.load(angle_rows + token).to(tl.int64)
+    angle = angle_row * angle_stride + pair
+    cosine = tl.load(cos + angle, mask=pair < HALF, other=0.0)
+    sine = tl.load(sin + angle, mask=pair < HALF, other=0.0)
+    await_inputs(PDL)
     address = qkv + token * qkv_stride + head * (2 * HALF) + pair
     first = tl.load(address, mask=inside, other=0.0).to(tl.float32)  # [heads, D/2]
     second = tl.load(address + HALF, mask=inside, other=0.0).to(tl.float32)
-    angle = token * angle_stride + pair
-    cosine = tl.load(cos + angle, mask=pair < HALF, other=0.0)
-    sine = tl.load(sin + angle, mask=pair < HALF, other=0.0)
     normed_first = first
     normed_second = second
     if NORM:
@@ -63,7 +73,6 @@ def _rope_cache_kernel(
     q_address = q + (token * Q_HEADS + head) * (2 * HALF) + pair
     tl.store(q_address, turned_first.to(q.dtype.element_ty), mask=inside & is_q)
     tl.store(q_address + HALF, turned_second.to(q.dtype.element_ty), mask=inside & is_q)
-    slot = tl.load(slots + token).to(tl.int64)
     to_k = inside & (head >= Q_HEADS) & (head < Q_HEADS + KV_HEADS)
     k_address = k_cache + slot * cache_stride + (head - Q_HEADS) * (2 * HALF) + pair
     tl.store(k_address, turned_first.to(k_cache.dtype.element_ty), mask=to_k)
@@ -92,10 +101,12 @@ def rope_and_cache(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    angle_rows: Tensor | None = None,
 ) -> Tensor:
     """Rotate Q and K, write K and V into cache rows `slots`, return Q.
 
-    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`;
+    qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`,
+    or whole tables of which token t takes row angle_rows[t];
     k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D].
     """
     tokens = qkv.shape[0]
@@ -110,6 +121,7 @@ def rope_and_cache(
     heads = num_heads + 2 * num_kv_heads
     block_half = triton.next_power_of_2(head_dim // 2)
     block_heads = max(1, min(triton.next_power_of_2(heads), _TILE // (2 * block_half)))
+    early = launches_early(qkv.device)
     norm = q_norm is not None and k_norm is not None
     _rope_cache_kernel[(tokens, triton.cdiv(heads, block_heads))](
         qkv,
@@ -119,6 +131,7 @@ def rope_and_cache(
         k_cache,
         v_cache,
         slots,
+        angle_rows,
         q_norm if norm else qkv,
         k_norm if norm else qkv,
         qkv.stride(0),
@@ -131,6 +144,8 @@ def rope_and_cache(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=block_half,
         NORM=norm,
+        PDL=early,
         num_warps=4,
+        **launch_options(early),
     )
     return q

@@ -23,6 +23,7 @@ OPS = {
     "prepare_batch": "prepare",
     "rms_norm": "norm",
     "rope_and_cache": "rope_cache",
+    "rope_attention": "attention",
     "sample": "sampling",
     "silu_mul": "activation",
     "uniform": "random",

@@ -1,0 +1,98 @@
+"""Which products of few rows run in one fused launch, and what a program of it computes."""
+
+from dataclasses import dataclass
+
+import torch
+
+# Rows are multiplied element by element, which hides behind the reading of the weight only while they are this few ...
+MAX_STREAMED_ROWS = 4
+# ... and only pays while launches and latency, not bandwidth, decide. In elements of the weight.
+MAX_STREAMED_WEIGHT = 4 << 20
+# A single row costs so little arithmetic that it pays a while longer; gated, where it saves two launches, always.
+MAX_SINGLE_ROW_WEIGHT = 12 << 20
+# Beyond that many rows tensor cores multiply, while the launches around cuBLAS cost more than the product.
+MAX_CORE_ROWS = 8
+MAX_CORE_WIDTH = 1024
+MAX_CORE_WEIGHT = 2 << 20
+# Programs that it takes to occupy a device.
+_MULTIPROCESSORS = 132
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTile:
+    """A program's share where rows are multiplied element by element."""
+
+    block_n: int  # columns of the result
+    block_k: int
+    num_warps: int
+
+    def constants(self, rows: int) -> dict[str, int]:
+        return {
+            "BLOCK_T": _power_of_2(rows), "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "num_warps": self.num_warps
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTile:
+    """A program's share on tensor cores."""
+
+    block_n: int  # columns of the result
+    parts: int  # of each step of parts * block_k, multiplied side by side
+    block_k: int
+    num_warps: int
+
+    def constants(self, rows: int) -> dict[str, int]:
+        return {
+            "BLOCK_T": max(16, _power_of_2(rows)), "BLOCK_N": self.block_n, "PARTS": self.parts,
+            "BLOCK_K": self.block_k, "num_warps": self.num_warps,
+        }  # fmt: skip
+
+
+# Single rows of (weight rows, width) where another tile than the rule's was measurably faster on an H200.
+SINGLE_ROW_TILES = {
+    (576, 576): StreamTile(block_n=8, block_k=1024, num_warps=8),
+    (6144, 2560): StreamTile(block_n=4, block_k=512, num_warps=2),
+    (2560, 4096): StreamTile(block_n=4, block_k=1024, num_warps=4),
+    (19456, 2560): StreamTile(block_n=2, block_k=512, num_warps=2),  # gated
+    (2560, 9728): StreamTile(block_n=2, block_k=1024, num_warps=4),
+}
+
+
+def choose_tile(
+    rows: int, weight_rows: int, width: int, gated: bool, dtype: torch.dtype
+) -> StreamTile | CoreTile | None:
+    """None: cuBLAS multiplies."""
+    if rows == 0:
+        return None
+    if rows == 1 and (weight_rows, width) in SINGLE_ROW_TILES:
+        return SINGLE_ROW_TILES[weight_rows, width]
+    elements = weight_rows * width
+    if rows <= MAX_STREAMED_ROWS:
+        small = elements <= MAX_STREAMED_WEIGHT
+        if small or (rows == 1 and (gated or elements <= MAX_SINGLE_ROW_WEIGHT)):
+            return _stream_tile(_power_of_2(rows), weight_rows, width, gated)
+    elif rows <= MAX_CORE_ROWS and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT and dtype != torch.float32:
+        return _core_tile(weight_rows)
+    return None
+
+
+def _stream_tile(block_t: int, weight_rows: int, width: int, gated: bool) -> StreamTile:
+    """Four weight rows a program, more where that still leaves 4096 programs."""
+    taken = 4
+    while taken < 16 and weight_rows // taken > 4096:
+        taken *= 2
+    # 64 accumulators a thread: wide steps keep enough loads in flight without a pipeline.
+    num_warps = 4 if block_t == 1 else 8
+    block_k = min(_power_of_2(width), 64 * 32 * num_warps // (taken * block_t))
+    return StreamTile(taken // 2 if gated else taken, block_k, num_warps)
+
+
+def _core_tile(weight_rows: int) -> CoreTile:
+    """Few columns a program and more warps along K where wider programs would leave multiprocessors idle."""
+    if weight_rows // 16 < _MULTIPROCESSORS:
+        return CoreTile(block_n=8, parts=8, block_k=64, num_warps=8)
+    return CoreTile(block_n=16, parts=4, block_k=64, num_warps=4)
+
+
+def _power_of_2(number: int) -> int:
+    return 1 << (number - 1).bit_length()
