@@ -38,11 +38,16 @@ def batch_of(engine: Engine, num_tokens: int, *, temperature: float = 0.0) -> St
     return StagedBatch.on(engine, starts, np.array(lengths), temperature=temperature, seed=num_tokens)
 
 
-def same_twice(engine: Engine, eager: Callable[[], None], replay: Callable[[], None]) -> None:
-    """Outputs and caches after both, each started from the same memory."""
+def same_twice(
+    engine: Engine, eager: Callable[[], None], replay: Callable[[], None], *, num_requests: int | None = None
+) -> None:
+    """Outputs and caches after both, each started from the same memory.
+
+    num_requests: real requests; what is decided for padding ones is whatever memory held, and nobody reads it.
+    """
     assert engine.graphs is not None and engine.draft_cache is not None
     memory = engine.graphs.memory
-    outputs = [memory.logits, memory.result, memory.draft_logits, memory.confidence_logits]
+    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits]
     # Padding tokens all write the padding page, in no order.
     rows = slice(engine.page_size, None)
     for cache in (engine.target_cache, engine.draft_cache):
@@ -101,7 +106,10 @@ def test_verification(engine: Engine, sampling: Sampling) -> None:
             batch.target()
         bucket = graphs.buckets.bucket_for(num_requests)
         same_twice(
-            engine, lambda bucket=bucket: graphs._run(bucket, sampling), lambda b=batch: b.verification(sampling)
+            engine,
+            lambda bucket=bucket: graphs._run(bucket, sampling),
+            lambda b=batch: b.verification(sampling),
+            num_requests=num_requests,
         )
 
 
