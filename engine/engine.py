@@ -125,7 +125,7 @@ class Engine:
         """
         if self._decoding:
             raise EngineError(
-                "This engine is already decoding.", "Exhaust or close the first generate() before the next one."
+                "this engine is already decoding", "Exhaust or close the first generate() before the next one."
             )
         self._decoding = True
         self.stats = LoopStats()

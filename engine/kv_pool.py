@@ -14,7 +14,6 @@ class PagePool:
 
     def __init__(self, num_pages: int, page_size: int, *, num_slots: int, max_pages_per_slot: int) -> None:
         self.page_size = page_size
-        self.num_pages = num_pages
         self.tables = np.zeros((num_slots, max_pages_per_slot), dtype=np.int32)  # [S, M]
         self._held = np.zeros(num_slots, dtype=np.int64)  # [S]
         self._free = np.arange(num_pages - 1, 0, -1, dtype=np.int32)

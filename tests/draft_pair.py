@@ -1,4 +1,4 @@
-"""Helpers of the drafter tests: tiny targets, drafter folders, batches over one paged request after another."""
+"""What the drafter tests share: tiny targets, drafter folders, batches over one paged request after another."""
 
 import json
 from pathlib import Path
