@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dspark.cli.errors import Explanation
     from dspark.cli.profile_progress import ProfileReporter
     from dspark.cli.progress import Reporter
+    from dspark.cli.train_progress import TrainReporter
 
 
 class Sink:
@@ -98,6 +99,16 @@ class Sink:
         if self._quiet:
             return ProfileReporter()
         return LiveProfileReporter(self.console) if sys.stderr.isatty() else PlainProfileReporter(self.note)
+
+    def train_progress(self) -> TrainReporter:
+        """The same while a drafter is trained; the live part holds loss and acceptance."""
+        import time
+
+        from dspark.cli.train_progress import LiveTrainReporter, PlainTrainReporter, TrainReporter
+
+        if self._quiet:
+            return TrainReporter()
+        return LiveTrainReporter(self.console) if sys.stderr.isatty() else PlainTrainReporter(self.note, time.monotonic)
 
     def flush(self) -> None:
         sys.stdout.flush()
