@@ -48,7 +48,7 @@ class Sink:
         return self._console
 
     @property
-    def reads_on(self) -> bool:
+    def for_people(self) -> bool:
         """Is a person there to read more than the result: neither quiet nor with JSON for a program."""
         return not (self._quiet or self._json)
 
