@@ -152,7 +152,7 @@ def train(
     sink.configure(json=json, quiet=quiet)
     if output is None:
         raise UsageError("train needs --output, a folder for the drafter", _EXAMPLE)
-    from dspark.engine.jobs.results import check_folder, refuse_both
+    from dspark.engine.jobs.output_places import check_folder, refuse_both
     from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
 
     refuse_both(resume=resume, overwrite=overwrite)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from dspark.cli.progress import Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -18,66 +20,33 @@ if TYPE_CHECKING:
 _PLAIN_EVERY_S = 15.0
 
 
-class TrainReporter:
-    """Shows nothing; the base of those that do. Remembers what it was told last."""
+class TrainReporter(Reporter):
+    """A line a step, and one now and then in between; nothing without `note`."""
 
-    def __init__(self) -> None:
-        self.last_step = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, note: Callable[[str], None] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.close()
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        """A step begins or goes on; `total` 0 = unknown."""
-        self.last_step = name
+        super().__init__(note)
+        self._clock = clock
+        self._last_s = float("-inf")
 
     def note(self, text: str) -> None:
         """Something to know that stops nothing."""
+        self.tell(text)
 
     def wrote(self, progress: TextProgress) -> None:
         """The target has written more text."""
+        if self._due():
+            self.tell(writing_line(progress))
 
     def trained(self, reading: Reading) -> None:
         """Some more steps are done."""
+        if self._due():
+            self.tell(reading_line(reading))
 
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         """The held-out texts were measured."""
-
-    def close(self) -> None:
-        """Nothing more to show."""
-
-
-class PlainTrainReporter(TrainReporter):
-    """A line a step, and one now and then in between."""
-
-    def __init__(self, note: Callable[[str], None], clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._note, self._clock = note, clock
-        self._last_s = float("-inf")
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        if name != self.last_step:
-            self._note(name)
-        super().step(name, done, total)
-
-    def note(self, text: str) -> None:
-        self._note(text)
-
-    def wrote(self, progress: TextProgress) -> None:
-        if self._due():
-            self._note(writing_line(progress))
-
-    def trained(self, reading: Reading) -> None:
-        if self._due():
-            self._note(reading_line(reading))
-
-    def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
-        self._note(acceptance_line(acceptance, is_best=is_best))
+        self.tell(acceptance_line(acceptance, is_best=is_best))
 
     def _due(self) -> bool:
         now = self._clock()

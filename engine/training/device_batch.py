@@ -95,7 +95,7 @@ def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_to
     text = PackedBatch(
         token_ids=token_ids,
         positions=text_positions,
-        slots=move(host.cache_rows),
+        cache_rows=move(host.cache_rows),
         attention=AttentionLayout(
             block_tables=move(host.block_tables),
             query_starts=query_starts,
