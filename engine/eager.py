@@ -12,6 +12,7 @@ from dspark.engine.errors import EngineError
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.packing import pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
 from dspark.kernels import DRAFT, SAMPLE, NoiseKeys, SamplingRows, sample, verify
 
@@ -25,6 +26,7 @@ class RoundTokens:
 
     accepted: np.ndarray  # [R] int64, drafted tokens that passed
     block: np.ndarray  # [R, n] int64, the first accepted[r] + 1 of row r
+    target_logits: torch.Tensor | None = None  # [T, V] fp32 of the packed tokens, where they outlive the verification
 
 
 class EagerRunner:
@@ -100,7 +102,21 @@ class EagerRunner:
         if draft is not None:
             block[:, :-1] = draft.tokens[:, : block.shape[1] - 1].cpu().numpy()
         block[np.arange(len(rows)), accepted] = verdict.next_token.cpu().numpy()
-        return RoundTokens(accepted=accepted, block=block)
+        return RoundTokens(accepted=accepted, block=block, target_logits=logits)
+
+    def signals(
+        self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput, result: RoundTokens
+    ) -> dict[str, np.ndarray]:
+        """What `round_signals` reads off the logits of the round just verified; nothing where they are not at hand."""
+        if result.target_logits is None:
+            return {}
+        return round_signals(
+            draft,
+            result.target_logits,
+            lengths=self._tensor(lengths),
+            rows=self._sampling_rows(rows),
+            acceptance=self.engine.config.acceptance,
+        )
 
     def _refuse_overflow(self, chosen: torch.Tensor) -> None:
         """chosen: logits of the tokens chosen. A NaN anywhere in a row wins its argmax, so these tell of all."""

@@ -19,6 +19,7 @@ from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
+from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import Policy, parse_policy
 from dspark.engine.stopping import StopText
@@ -103,6 +104,8 @@ class Engine:
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
         self.graphs = self._capture_graphs(progress)
         self.stats = RunStats()
+        # Told of every round, at the price of waiting for the block's confidence; None: nobody is.
+        self.observer: RoundObserver | None = None
         self._decoding = False
 
     @property

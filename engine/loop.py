@@ -14,6 +14,7 @@ from dspark.engine.eager import EagerRunner, RoundTokens
 from dspark.engine.errors import EngineError, RequestError
 from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.observation import observed_round
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import ScheduleView
@@ -179,7 +180,7 @@ class DecodeLoop:
         tokens_left = self.slots.limit[rows] - self.slots.emitted[rows]
         draft = self._draft(rows, tokens_left)
         lengths = self._schedule(rows, draft, tokens_left)
-        self._commit(rows, lengths, self._runner.verify(rows, lengths, draft))
+        self._commit(rows, lengths, draft, self._runner.verify(rows, lengths, draft))
 
     def _draft(self, rows: np.ndarray, tokens_left: np.ndarray) -> DraftOutput | None:
         """Draft one block a request, unless the policy drafts nothing or nobody could use a draft."""
@@ -220,7 +221,7 @@ class DecodeLoop:
         # Whatever a policy wants: past its cap a request has neither pages nor tokens left.
         return np.clip(self.engine.policy.lengths(view), 0, view.caps)
 
-    def _commit(self, rows: np.ndarray, lengths: np.ndarray, result: RoundTokens) -> None:
+    def _commit(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None, result: RoundTokens) -> None:
         """Append what verification gives, count it, and let finished requests leave."""
         slots, accepted = self.slots, result.accepted
         kept = self._append(rows, slots.context_len[rows] + 1, result.block, accepted + 1)
@@ -231,6 +232,19 @@ class DecodeLoop:
         observed = np.where(stopped_early, accepted, np.minimum(accepted + 1, lengths))
         self.stats.rounds += 1
         self.counts.add_round(rows, verified=lengths, observed=observed, accepted=accepted, emitted=kept.tokens)
+        if self.engine.observer is not None:
+            self.engine.observer(
+                observed_round(
+                    slots,
+                    rows,
+                    draft,
+                    verified=lengths,
+                    observed=observed,
+                    accepted=accepted,
+                    kept=kept.tokens,
+                    signals={} if draft is None else self._runner.signals(rows, lengths, draft, result),
+                )
+            )
         self._retire(rows, kept)
 
     def _append(self, rows: np.ndarray, first: np.ndarray, block: np.ndarray, counts: np.ndarray) -> Kept:

@@ -22,6 +22,7 @@ class SlotTable:
     def __init__(self, num_slots: int, *, max_context: int, gamma: int) -> None:
         self.status = np.zeros(num_slots, dtype=np.int8)  # [S]
         self.requests: list[Request | None] = [None] * num_slots
+        self.request_index = np.zeros(num_slots, dtype=np.int64)
         self.serial = np.zeros(num_slots, dtype=np.int64)  # order of arrival
         self.tokens = np.zeros((num_slots, max_context + 1), dtype=np.int32)  # prompt and completion
         self.prompt_len = np.zeros(num_slots, dtype=np.int64)
@@ -50,6 +51,7 @@ class SlotTable:
         sampling = request.sampling
         length = len(prompt)
         self.requests[slot] = request
+        self.request_index[slot] = request.index
         self.tokens[slot, :length] = prompt
         self.prompt_len[slot] = self.context_len[slot] = length
         self.emitted[slot] = 0
