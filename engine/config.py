@@ -27,6 +27,7 @@ class EngineConfig:
 
     `load_format` "dummy" gives random weights: `target` is then a folder with a config.json or a shape that comes with
     the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
+    `pipeline_depth` rounds stay in flight while the host prepares the next: 1 where rounds are graphs, else 0.
 
     Raises:
         UsageError: a value is of the wrong type or outside what it may be.
@@ -47,6 +48,7 @@ class EngineConfig:
     prefill_chunk_tokens: int | None = None
     load_format: str = "auto"
     graphs: bool = True
+    pipeline_depth: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("target", "drafter"):
@@ -69,6 +71,8 @@ class EngineConfig:
                 continue
             if not _is_whole(count) or count < 1:
                 raise _refused(name, count, "Give a whole number of at least 1.")
+        if self.pipeline_depth is not None and (not _is_whole(self.pipeline_depth) or self.pipeline_depth < 0):
+            raise _refused("pipeline_depth", self.pipeline_depth, "Give a whole number of at least 0.")
         if not _is_whole(self.seed):
             raise _refused("seed", self.seed, "Give a whole number.")
         share = self.gpu_memory_utilization

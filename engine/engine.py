@@ -23,6 +23,7 @@ from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
 from dspark.engine.scheduler.policies import Policy, parse_policy
 from dspark.engine.stopping import StopText
+from dspark.kernels import NO_STOP
 
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
@@ -86,6 +87,7 @@ class Engine:
         self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
+        self.stop_id_tensor = torch.tensor(sorted(self.stop_ids) or [NO_STOP], device=self.device)  # [n] int64
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
@@ -104,7 +106,7 @@ class Engine:
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
         self.graphs = self._capture_graphs(progress)
         self.stats = RunStats()
-        # Told of every round, at the price of waiting for the block's confidence; None: nobody is.
+        # Told of every round, which then waits for the one before it; None: nobody is.
         self.observer: RoundObserver | None = None
         self._decoding = False
 
@@ -134,7 +136,7 @@ class Engine:
         self._decoding = True
         self.stats = RunStats()
         try:
-            yield from DecodeLoop(self, requests).run()
+            yield from DecodeLoop(self, requests, depth=self._pipeline_depth()).run()
         finally:
             self._decoding = False
 
@@ -203,6 +205,14 @@ class Engine:
             "seed": self.config.seed,
             "max_context": self.max_context,
         }
+
+    def _pipeline_depth(self) -> int:
+        if self.observer is not None:
+            # It looks at what the next round writes over.
+            return 0
+        if self.config.pipeline_depth is not None:
+            return self.config.pipeline_depth
+        return 0 if self.graphs is None else 1
 
     def _context_limit(self) -> int:
         limits = [self.target.config.max_position_embeddings]

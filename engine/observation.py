@@ -42,26 +42,24 @@ def observed_round(
     rows: np.ndarray,
     draft: DraftOutput | None,
     *,
+    drafted: np.ndarray,
     verified: np.ndarray,
     observed: np.ndarray,
     accepted: np.ndarray,
-    kept: np.ndarray,
+    emitted: np.ndarray,
     signals: Mapping[str, np.ndarray],
 ) -> ObservedRound:
     """The round that slots `rows` [R] have just been through, before any of them leaves.
 
-    verified, observed, accepted [R]; kept [R], the tokens that each text has grown by.
+    drafted, verified, observed, accepted [R]; emitted [R], the tokens that each text has grown by.
     """
-    steps = 0 if draft is None else draft.tokens.shape[1]
-    # What a request could still take when the round began; with one token left it has no use for a draft.
-    tokens_left = slots.limit[rows] - slots.emitted[rows] + kept
     confidence = np.zeros((len(rows), 0), dtype=np.float32)
     if draft is not None:
         confidence = draft.confidence_logits.float().cpu().numpy().copy()
     return ObservedRound(
         request=slots.request_index[rows],
-        text_position=slots.context_len[rows] - kept,
-        drafted=np.where(tokens_left > 1, steps, 0),
+        text_position=slots.context_len[rows] - emitted,
+        drafted=drafted,
         verified=verified,
         observed=observed,
         accepted=accepted,

@@ -11,6 +11,8 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from dspark.kernels.activation import reference as _activation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
+from dspark.kernels.commit import NO_STOP, ResultField, SlotField
+from dspark.kernels.commit import reference as _commit
 from dspark.kernels.confidence import reference as _confidence
 from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
@@ -59,6 +61,7 @@ def _dispatch(
     return op
 
 
+commit_round = _dispatch(_commit.commit_round)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
@@ -79,13 +82,17 @@ write_main_cache = _dispatch(_main_cache.write_main_cache)
 __all__ = [
     "ACCEPT",
     "DRAFT",
+    "NO_STOP",
     "SAMPLE",
     "AttentionLayout",
     "BatchInputs",
     "NoiseKeys",
+    "ResultField",
     "RoundField",
     "SamplingRows",
+    "SlotField",
     "Verdict",
+    "commit_round",
     "confidence_logits",
     "gumbel",
     "headless_confidence_logits",

@@ -53,7 +53,8 @@ class DraftGraphs:
         width = drafter.block_size
         inputs = memory.draft_inputs.prefix(bucket, bucket * width)
         prepare_batch(
-            memory.draft_round,
+            memory.host_round,
+            memory.state,
             memory.tables,
             None,
             page_size=page_size,
