@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from dspark.cli.calibrate import calibrate
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
 from dspark.cli.export import export
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(decode)
 app.command()(profile)
+app.command()(calibrate)
 app.command()(export)
 
 
