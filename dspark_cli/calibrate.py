@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import importlib.resources
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dspark.cli import options
-from dspark.cli.calibration_table import render
-from dspark.cli.errors import ERROR_ROWS, Interrupted, flags_named
+from dspark.cli.calibration_result import render
+from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
+from dspark.cli.loading import load_engine, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
     from dspark.calibration import Calibration, TemperatureGrid, Traces
     from dspark.cli.output import Sink
-    from dspark.cli.progress import Reporter
     from dspark.engine.config import EngineConfig
-    from dspark.engine.jobs.tokenizer import Tokenizer
-    from dspark.engine.jobs.trace_job import TraceJob
+    from dspark.engine.jobs.row_traces import RowTraces
     from dspark.engine.requests import SamplingParams
 
 FITTING = "Fitting"
@@ -48,7 +47,8 @@ class _Rounds:
 
     traces: Traces
     files: tuple[Path, ...]
-    errors: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # the first few of
+    num_errors: int = 0
 
 
 def calibrate(
@@ -135,22 +135,27 @@ def calibrate(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    recorded = (*(traces or ()), *(more_traces or ()))
-    if more_traces and not traces:
-        raise UsageError(f"{more_traces[0]} belongs to no option", "Trace files follow --traces, prompts --input.")
-    if recorded and input_file is not None:
-        raise UsageError("--traces and --input exclude each other", "Calibrate recorded rounds, or decode prompts.")
     from dspark.calibration import METHODS
     from dspark.engine.config import EngineConfig
-    from dspark.engine.jobs.results import check_document, check_folder
+    from dspark.engine.jobs.output_places import check_document, check_folder
     from dspark.engine.requests import SamplingParams
 
-    if method not in METHODS:
-        raise UsageError(f"--method is {method!r}", f"Choose one of: {', '.join(METHODS)}.")
-    if not 0 <= holdout < 1:
-        raise UsageError(f"--holdout is {holdout}", "Give a share from 0 to below 1.")
-    candidates = _grid(grid)
-    with flags_named(ctx):
+    refusals = Refusals()
+    recorded = (*(traces or ()), *(more_traces or ()))
+    with refusals.collected():
+        if more_traces and not traces:
+            raise UsageError(f"{more_traces[0]} belongs to no option", "Trace files follow --traces, prompts --input.")
+        if recorded and input_file is not None:
+            raise UsageError("--traces and --input exclude each other", "Calibrate recorded rounds, or decode prompts.")
+    with refusals.collected():
+        if method not in METHODS:
+            raise UsageError(f"--method is {method!r}", f"Choose one of: {', '.join(METHODS)}.")
+    with refusals.collected():
+        if not 0 <= holdout < 1:
+            raise UsageError(f"--holdout is {holdout}", "Give a share from 0 to below 1.")
+    with refusals.collected():
+        candidates = _grid(grid)
+    with refusals.collected(), flags_named(ctx):
         engine_config = EngineConfig(
             target=target,
             drafter=drafter,
@@ -160,21 +165,23 @@ def calibrate(
             concurrency=concurrency,
             seed=seed,
         )
+    with refusals.collected(), flags_named(ctx):
         sampling = SamplingParams(
             temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, ignore_eos=ignore_eos
         )
-    document = workdir / "calibration.json"
-    check_folder(workdir, flag="--workdir")
-    check_document(document, flag="--workdir")
+    document, traces_file = workdir / "calibration.json", workdir / "traces.parquet"
+    with refusals.collected():
+        check_folder(workdir, flag="--workdir")
+        for path in (document, traces_file):
+            check_document(path, flag="--workdir")
+    refusals.tell()
     if recorded:
         rounds = _read(recorded)
     else:
-        recording = _Recording(engine_config, sampling, input_file or "", workdir / "traces.parquet")
-        check_document(recording.traces, flag="--workdir")
-        rounds = _record(ctx, recording)
+        rounds = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file))
     made = _fit(rounds, document, method=method, bins=bins, grid=candidates, holdout=holdout, seed=seed)
-    render(made, sink, calibration=document, traces=rounds.files, errors=rounds.errors)
-    if rounds.errors:
+    render(made, sink, calibration=document, traces=rounds.files, errors=rounds.errors, num_errors=rounds.num_errors)
+    if rounds.num_errors:
         raise typer.Exit(ERROR_ROWS)
 
 
@@ -197,78 +204,57 @@ def _read(files: tuple[Path, ...]) -> _Rounds:
 
 
 def _record(ctx: typer.Context, recording: _Recording) -> _Rounds:
-    """Decode, and save the rounds; those of a run that ends early too, under another name."""
+    """Decode and save the rounds; of a run that ends early, those until then under another name."""
     from dspark.calibration import write_traces
+    from dspark.engine.jobs.input_file import open_input
+    from dspark.engine.jobs.trace_file import TraceFile
 
     sink: Sink = ctx.obj
     config = recording.config
-    if drafter_for(config.target, config.drafter) == NO_DRAFTER:
+    name = drafter_for(config.target, config.drafter)
+    if name == NO_DRAFTER:
         raise UsageError(f"the target {config.target} has no drafter to calibrate", "Name one with --drafter.")
-    job: TraceJob | None = None
-    with sink.progress() as progress:
+    builtin = importlib.resources.files("dspark.calibration").joinpath("prompts.jsonl")
+    rows = open_input(recording.input or str(builtin))
+    traces: RowTraces | None = None
+    with sink.decode_progress() as progress:
         try:
-            job, tokenizer = _load(ctx, recording, progress)
-            job.run(tokenizer, progress)
+            progress.step("Starting")
+            from dspark.engine.preflight import check_device
+
+            with flags_named(ctx):
+                check_device(config)
+            models = resolve_models(config, progress)
+            engine, tokenizer = load_engine(ctx, models, progress)
+            from dspark.engine.jobs.row_traces import RowTraces
+            from dspark.engine.jobs.trace_job import record_rows
+
+            traces = RowTraces(engine, TraceFile(recording.traces, config.target, name), dataset=rows.dataset)
+            summary = record_rows(engine, tokenizer, rows, recording.sampling, traces=traces, progress=progress)
         except BaseException as error:
-            kept = _save_rest(job, recording)
+            kept = _keep(traces, recording.rest)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted", kept or "No round was recorded yet: run it again.") from None
-            if kept:
-                progress.close()
-                sink.note(kept)
+            progress.close()
+            sink.note(kept)
             raise
-    traces = job.traces()
-    if not len(traces):
-        raise UsageError(
-            "no row gave a round to calibrate on",
-            f"The first reason: {job.errors[0]}" if job.errors else "Give prompts.",
-        )
-    write_traces(traces, recording.traces)
-    return _Rounds(traces, (recording.traces,), tuple(job.errors))
+    rounds = traces.collected()
+    errors = [error for _, error in summary.first_errors]
+    if not len(rounds):
+        raise UsageError("the rows gave no round to calibrate on", f"The first error: {errors[0]}" if errors else "")
+    write_traces(rounds, recording.traces)
+    return _Rounds(rounds, (recording.traces,), errors=tuple(errors), num_errors=summary.whole_file.error)
 
 
-def _load(ctx: typer.Context, recording: _Recording, progress: Reporter) -> tuple[TraceJob, Tokenizer | None]:
-    from dspark.engine.jobs.input_file import open_input
-    from dspark.engine.models.resolve import resolve_drafter, resolve_target
-
-    progress.step("Starting")
-    builtin = str(importlib.resources.files("dspark.calibration").joinpath("prompts.jsonl"))
-    rows = open_input(recording.input or builtin)
-    config = recording.config
-    drafter_name = drafter_for(config.target, config.drafter)
-    target = resolve_target(config.target, progress=progress.step)
-    drafter = resolve_drafter(drafter_name, progress=progress.step)
-    from dspark.engine import Engine
-    from dspark.engine.jobs.tokenizer import Tokenizer
-    from dspark.engine.jobs.trace_job import ModelNames, TraceJob
-
-    progress.step("Loading the tokenizer")
-    tokenizer = Tokenizer.load(target)
-    progress.step("Loading the models")
-    with flags_named(ctx):
-        engine = Engine(replace(config, target=str(target), drafter=str(drafter)), detokenizer=tokenizer)
-    job = TraceJob(
-        engine,
-        rows,
-        names=ModelNames(config.target, drafter_name),
-        sampling=recording.sampling,
-        dataset="" if rows.path is None else rows.path.name.split(".")[0],
-    )
-    return job, tokenizer
-
-
-def _save_rest(job: TraceJob | None, recording: _Recording) -> str:
-    """Keep the rounds of a run that ended early; what there is of them, in words."""
+def _keep(traces: RowTraces | None, path: Path) -> str:
+    """Save the rounds of a run that ended early; says where they are."""
     from dspark.calibration import write_traces
 
-    traces = None if job is None else job.traces()
-    if not traces:
+    rounds = None if traces is None else traces.collected()
+    if not rounds:
         return ""
-    write_traces(traces, recording.rest)
-    return (
-        f"{len(traces):,} rounds recorded so far are in {recording.rest}; "
-        f"`dspark calibrate --traces {recording.rest}` calibrates on them."
-    )
+    write_traces(rounds, path)
+    return f"{len(rounds):,} rounds are in {path}: `dspark calibrate --traces {path}` calibrates on them."
 
 
 def _fit(rounds: _Rounds, document: Path, **settings: Any) -> Calibration:

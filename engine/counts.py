@@ -16,6 +16,7 @@ class RunStats:
     rounds: int = 0  # of the loop, each over all requests that run
     prefill_tokens: int = 0
     preemptions: int = 0
+    emitted: int = 0  # tokens so far of all requests, unfinished ones included, less the one of each that prefill gives
     spec: SpecCounts = field(default_factory=SpecCounts)
 
 

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from dspark.cli.output import Sink
 
 
-def render(made: Calibration, sink: Sink, *, calibration: Path, traces: Sequence[Path], errors: Sequence[str]) -> None:
+def render(
+    made: Calibration,
+    sink: Sink,
+    *,
+    calibration: Path,
+    traces: Sequence[Path],
+    errors: Sequence[str],
+    num_errors: int,
+) -> None:
     """A line a position in two tables, the verdict, the temperatures ready to paste, and what to know about them."""
     from dspark.calibration.export import temperature_tuple
 
@@ -25,7 +33,8 @@ def render(made: Calibration, sink: Sink, *, calibration: Path, traces: Sequence
             "warnings": list(made.warnings),
             "rounds": {"fitted": made.fitted_on.rounds, "held_out": made.held_out.rounds},
             "positions": [_position_document(position) for position in made.positions],
-            "row_errors": list(errors),
+            "error_rows": num_errors,
+            "first_errors": list(errors),
         }
     )
     measured = f"{made.held_out.rounds:,} held-out rounds" if made.held_out.rounds else "the fitted rounds"
@@ -52,8 +61,8 @@ def render(made: Calibration, sink: Sink, *, calibration: Path, traces: Sequence
     sink.note(f"temperatures = {temperature_tuple(made.temperatures)}")
     for warning in made.warnings:
         sink.note(warning)
-    if errors:
-        sink.note(f"{len(errors)} rows could not be decoded; the first: {errors[0]}")
+    if num_errors:
+        sink.alert(f"{num_errors} rows could not be decoded", errors)
 
 
 def _calibration_row(position: Position) -> tuple[str, ...]:
