@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.resources
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dspark.cli import options
-from dspark.cli.calibration_result import render
+from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
-from dspark.cli.loading import load_engine, resolve_models
+from dspark.cli.loading import Models, load_engine, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
-    from dspark.calibration import Calibration, TemperatureGrid, Traces
+    from dspark.calibration import TemperatureGrid, Traces
     from dspark.cli.output import Sink
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.row_traces import RowTraces
@@ -39,16 +39,6 @@ class _Recording:
     def rest(self) -> Path:
         """Where the rounds of a run go that did not finish."""
         return self.traces.with_name("traces.partial.parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class _Rounds:
-    """Rounds to calibrate on, the files that hold them, and the rows that gave none."""
-
-    traces: Traces
-    files: tuple[Path, ...]
-    errors: tuple[str, ...] = ()  # the first few of
-    num_errors: int = 0
 
 
 def calibrate(
@@ -135,7 +125,8 @@ def calibrate(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    from dspark.calibration import METHODS
+    from dspark.calibration import METHODS, read_traces, save_calibration
+    from dspark.calibration import calibrate as fit
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.output_places import check_document, check_folder
     from dspark.engine.requests import SamplingParams
@@ -176,12 +167,21 @@ def calibrate(
             check_document(path, flag="--workdir")
     refusals.tell()
     if recorded:
-        rounds = _read(recorded)
+        rounds, source = read_traces(recorded), Source(recorded)
     else:
-        rounds = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file))
-    made = _fit(rounds, document, method=method, bins=bins, grid=candidates, holdout=holdout, seed=seed)
-    render(made, sink, calibration=document, traces=rounds.files, errors=rounds.errors, num_errors=rounds.num_errors)
-    if rounds.num_errors:
+        rounds, source = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file))
+    made = fit(
+        rounds,
+        method,
+        bins=bins,
+        grid=candidates,
+        holdout=holdout,
+        seed=seed,
+        trace_names=[str(file) for file in source.files],
+    )
+    save_calibration(made, document)
+    render(made, source, sink, calibration=document)
+    if source.num_errors:
         raise typer.Exit(ERROR_ROWS)
 
 
@@ -197,13 +197,7 @@ def _grid(text: str) -> TemperatureGrid:
         raise UsageError(f"--grid is {text!r}, not three numbers", "Write, say, --grid 0.1,10,61.") from None
 
 
-def _read(files: tuple[Path, ...]) -> _Rounds:
-    from dspark.calibration import read_traces
-
-    return _Rounds(read_traces(files), files)
-
-
-def _record(ctx: typer.Context, recording: _Recording) -> _Rounds:
+def _record(ctx: typer.Context, recording: _Recording) -> tuple[Traces, Source]:
     """Decode and save the rounds; of a run that ends early, those until then under another name."""
     from dspark.calibration import write_traces
     from dspark.engine.jobs.input_file import open_input
@@ -224,7 +218,7 @@ def _record(ctx: typer.Context, recording: _Recording) -> _Rounds:
 
             with flags_named(ctx):
                 check_device(config)
-            models = resolve_models(config, progress)
+            models = _verifying_all(resolve_models(config, progress))
             engine, tokenizer = load_engine(ctx, models, progress)
             from dspark.engine.jobs.row_traces import RowTraces
             from dspark.engine.jobs.trace_job import record_rows
@@ -235,15 +229,26 @@ def _record(ctx: typer.Context, recording: _Recording) -> _Rounds:
             kept = _keep(traces, recording.rest)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted("interrupted", kept or "No round was recorded yet: run it again.") from None
-            progress.close()
-            sink.note(kept)
+            if kept:
+                progress.close()
+                sink.note(kept)
             raise
     rounds = traces.collected()
     errors = [error for _, error in summary.first_errors]
     if not len(rounds):
         raise UsageError("the rows gave no round to calibrate on", f"The first error: {errors[0]}" if errors else "")
     write_traces(rounds, recording.traces)
-    return _Rounds(rounds, (recording.traces,), errors=tuple(errors), num_errors=summary.whole_file.error)
+    return rounds, Source((recording.traces,), rows.num_rows, summary.whole_file.error, tuple(errors))
+
+
+def _verifying_all(models: Models) -> Models:
+    """With the policy that has every drafted token verified, so that no choice of a policy shows in the rounds."""
+    from dspark.engine.models.drafter_config import DrafterConfig
+
+    if models.drafter is None:
+        raise UsageError(f"the drafter {models.drafter_name} has no confidence", "Name one that is a model.")
+    block_size = DrafterConfig.from_folder(models.drafter).block_size
+    return replace(models, config=replace(models.config, policy=f"fixed:{block_size}"))
 
 
 def _keep(traces: RowTraces | None, path: Path) -> str:
@@ -255,11 +260,3 @@ def _keep(traces: RowTraces | None, path: Path) -> str:
         return ""
     write_traces(rounds, path)
     return f"{len(rounds):,} rounds are in {path}: `dspark calibrate --traces {path}` calibrates on them."
-
-
-def _fit(rounds: _Rounds, document: Path, **settings: Any) -> Calibration:
-    from dspark.calibration import calibrate, save_calibration
-
-    made = calibrate(rounds.traces, trace_names=[str(file) for file in rounds.files], **settings)
-    save_calibration(made, document)
-    return made

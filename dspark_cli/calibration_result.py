@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from dspark.cli.output import Sink
 
 
-def render(
-    made: Calibration,
-    sink: Sink,
-    *,
-    calibration: Path,
-    traces: Sequence[Path],
-    errors: Sequence[str],
-    num_errors: int,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files that hold the rounds, and the decoded rows, if any, that gave none."""
+
+    files: tuple[Path, ...]
+    num_rows: int = 0
+    num_errors: int = 0
+    first_errors: tuple[str, ...] = ()
+
+
+def render(made: Calibration, source: Source, sink: Sink, *, calibration: Path) -> None:
     """A line a position in two tables, the verdict, the temperatures ready to paste, and what to know about them."""
     from dspark.calibration.export import temperature_tuple
 
@@ -27,14 +29,14 @@ def render(
         {
             "command": "calibrate",
             "calibration": str(calibration),
-            "traces": [str(path) for path in traces],
+            "traces": [str(path) for path in source.files],
             "temperatures": list(made.temperatures),
             "verdict": made.verdict,
             "warnings": list(made.warnings),
             "rounds": {"fitted": made.fitted_on.rounds, "held_out": made.held_out.rounds},
             "positions": [_position_document(position) for position in made.positions],
-            "error_rows": num_errors,
-            "first_errors": list(errors),
+            "error_rows": source.num_errors,
+            "first_errors": list(source.first_errors),
         }
     )
     measured = f"{made.held_out.rounds:,} held-out rounds" if made.held_out.rounds else "the fitted rounds"
@@ -54,15 +56,15 @@ def render(
             ("verdict", made.verdict),
             ("fitted on", f"{made.fitted_on.rounds:,} rounds of {made.fitted_on.requests:,} requests, {made.method}"),
             ("calibration", str(calibration)),
-            ("traces", ", ".join(str(path) for path in traces)),
+            ("traces", ", ".join(str(path) for path in source.files)),
         ],
     )
     # On a line of its own, where no table folds it.
     sink.note(f"temperatures = {temperature_tuple(made.temperatures)}")
     for warning in made.warnings:
         sink.note(warning)
-    if num_errors:
-        sink.alert(f"{num_errors} rows could not be decoded", errors)
+    if source.num_errors:
+        sink.alert(f"{source.num_errors:,} of {source.num_rows:,} rows could not be decoded", source.first_errors)
 
 
 def _calibration_row(position: Position) -> tuple[str, ...]:
