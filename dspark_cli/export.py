@@ -80,7 +80,7 @@ def export(
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
     from dspark.engine.jobs.export import ENGINES, Source, export_for, save
-    from dspark.engine.jobs.results import check_folder
+    from dspark.engine.jobs.output_places import check_folder
 
     if to not in ENGINES:
         given = "export needs --to" if to is None else f"--to is {to!r}"

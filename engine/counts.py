@@ -17,6 +17,7 @@ class RunStats:
     prefill_tokens: int = 0
     preemptions: int = 0
     wasted_rows: int = 0  # packed tokens that the target ran for requests which had ended
+    emitted: int = 0  # tokens so far of all requests, unfinished ones included, less the one of each that prefill gives
     spec: SpecCounts = field(default_factory=SpecCounts)
 
 

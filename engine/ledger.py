@@ -74,6 +74,7 @@ class Ledger:
         accepted = np.where(stopped_early, emitted, accepted)
         observed = np.where(stopped_early, accepted, np.minimum(accepted + 1, lengths))
         stats.rounds += 1
+        stats.emitted += int(emitted.sum())
         self._counts.add_round(
             rows, drafted=drafted, verified=lengths, observed=observed, accepted=accepted, emitted=emitted
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("text_position", "drafted", "verified", "observed", "accepted")
 _SETTINGS = ("temperature", "top_k", "top_p")
+_MATRICES = ("confidence_logits", *SIGNALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def record_type(gamma: int) -> np.dtype[np.void]:
             ("temperature", "<f4"),
             ("top_k", "<i4"),
             ("top_p", "<f4"),
-            *((name, "<f4", (gamma,)) for name in ("confidence_logits", *SIGNALS)),
+            *((name, "<f4", (gamma,)) for name in _MATRICES),
         ]
     )
 
@@ -50,22 +51,23 @@ class RoundRecorder:
 
     def __call__(self, observed: ObservedRound) -> None:
         """Take in one round of R requests."""
-        records = np.full(len(observed.request), np.nan, dtype=self.type)
+        records = np.empty(len(observed.request), dtype=self.type)
         for name in (*_COUNTS, *_SETTINGS):
             records[name] = getattr(observed, name)
-        records["confidence_logits"][:, : observed.confidence_logits.shape[1]] = observed.confidence_logits
-        for name, values in observed.signals.items():
-            records[name][:, : values.shape[1]] = values
+        matrices = {"confidence_logits": observed.confidence_logits, **observed.signals}
+        for name in _MATRICES:
+            records[name] = np.nan
+            if name in matrices:
+                records[name][:, : matrices[name].shape[1]] = matrices[name]
         for request, record in zip(observed.request.tolist(), records, strict=True):
             self._rounds.setdefault(request, []).append(record)
 
-    @property
-    def requests(self) -> list[int]:
-        """Those with rounds that were not taken."""
-        return list(self._rounds)
+    def requests(self) -> dict[int, np.ndarray]:
+        """The rounds [N] of every request that was not taken."""
+        return {request: np.array(rounds, dtype=self.type) for request, rounds in self._rounds.items()}
 
     def take(self, request: int) -> np.ndarray:
-        """The rounds [N] of one request, in order; none are kept."""
+        """The rounds [N] of one request, in order, which are then forgotten."""
         return np.array(self._rounds.pop(request, []), dtype=self.type)
 
 
@@ -85,13 +87,13 @@ def traces_of(requests: Iterable[RequestRounds], *, gamma: int, policy: str, pro
     empty = np.empty(0, dtype=record_type(gamma))
     records = np.concatenate([empty, *(part.rounds for part in parts)])
     lengths = [len(part.rounds) for part in parts]
-    signals = {name: records[name] for name in SIGNALS if not np.isnan(records[name]).all()}
+    columns: dict[str, Any] = {name: records[name] for name in (*_COUNTS, *_SETTINGS)}
     return make_traces(
+        **columns,
         request=np.repeat(np.array([part.request for part in parts], dtype=np.int64), lengths),
         confidence_logits=records["confidence_logits"],
         dataset=np.repeat(np.array([part.dataset for part in parts], dtype=np.str_), lengths).tolist(),
         policy=policy,
-        signals=signals,
+        signals={name: records[name] for name in SIGNALS if not np.isnan(records[name]).all()},
         provenance=provenance,
-        **{name: records[name] for name in (*_COUNTS, *_SETTINGS)},
     )
