@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from dspark.kernels.activation import reference as _activation
+from dspark.kernels.allocation import reference as _allocation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
 from dspark.kernels.confidence import reference as _confidence
@@ -59,6 +60,7 @@ def _dispatch(
     return op
 
 
+allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
@@ -86,6 +88,7 @@ __all__ = [
     "RoundField",
     "SamplingRows",
     "Verdict",
+    "allocate_lengths",
     "confidence_logits",
     "gumbel",
     "headless_confidence_logits",
