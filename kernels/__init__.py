@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from dspark.kernels.activation import reference as _activation
+from dspark.kernels.allocation import reference as _allocation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
 from dspark.kernels.commit import NO_STOP, ResultField, SlotField
@@ -62,6 +63,7 @@ def _dispatch(
 
 
 commit_round = _dispatch(_commit.commit_round)
+allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
@@ -92,6 +94,7 @@ __all__ = [
     "SamplingRows",
     "SlotField",
     "Verdict",
+    "allocate_lengths",
     "commit_round",
     "confidence_logits",
     "gumbel",
