@@ -108,7 +108,11 @@ class Admission:
         """Waiting slots [n] that there are pages for, given to them."""
         admitted: list[int] = []
         running = int((self._slots.status == RUNNING).sum())
-        for slot in self._slots.of_status(WAITING).tolist():
+        waiting = self._slots.of_status(WAITING)
+        # Company is worth waiting for, unless none will come or the device would have nothing else to do.
+        if running and self.is_open and len(waiting) < self._engine.prefill_requests:
+            return np.zeros(0, dtype=np.int64)
+        for slot in waiting.tolist():
             one = np.asarray([slot])
             missing = self._pool.missing(one, self._slots.context_len[one] + 1 + self._engine.gamma)
             # A page is left for each of the others, which would otherwise preempt it in the very next round.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from dspark.engine.kv_pool import PagePool
-from dspark.engine.packing import pack
+from dspark.engine.packing import Packing, pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
 from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
@@ -71,8 +71,7 @@ class EagerRunner:
         """
         index = pack(self.pool, rows, starts, counts)
         tokens = self.slots.tokens[rows[index.request], index.positions].astype(np.int64)
-        batch = index.batch(self._tensor(tokens), self.device)
-        logits = self.engine.target_step(batch, logit_rows=self._tensor(np.cumsum(counts)[fresh] - 1))
+        logits = self._run_prompts(index, tokens, rows=rows, logit_rows=np.cumsum(counts)[fresh] - 1)
         if not fresh.any():
             return None
         ended = rows[fresh]
@@ -92,6 +91,13 @@ class EagerRunner:
             out=out,
         )
         return Download(out)
+
+    def _run_prompts(
+        self, index: Packing, tokens: np.ndarray, *, rows: np.ndarray, logit_rows: np.ndarray
+    ) -> torch.Tensor:
+        """Run packed `tokens` [T] of slots `rows` [R]: logits [n, V] behind the tokens `logit_rows` [n]."""
+        batch = index.batch(self._tensor(tokens), self.device)
+        return self.engine.target_step(batch, logit_rows=self._tensor(logit_rows))
 
     def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
         """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens; valid until the next one."""

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY = {"cpu": 16, "cuda": 256}
 DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
+# A GPU lets requests in by so large a share of its slots: each by itself would cost a prefill nearly every round, more
+# together would leave slots empty for longer than that costs.
+_PREFILL_SHARE = 16
 
 
 class Detokenizer(Protocol):
@@ -92,6 +95,8 @@ class Engine:
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
+        # On a CPU a prefill takes as long as its tokens do, however few they are.
+        self.prefill_requests = max(self.concurrency // _PREFILL_SHARE, 1) if self.device.type == "cuda" else 1
         self.max_context = self._context_limit()
         self.target_page_bytes = target.new_cache(1, self.page_size).bytes_per_page
         self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0

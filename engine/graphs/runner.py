@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from dspark.engine.eager import EagerRunner
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.packing import Packing
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GraphRunner(EagerRunner):
-    """Drafts and verifies by replaying graphs; contexts are computed eagerly, in chunks of any length.
+    """Drafts, verifies and computes contexts by replaying graphs.
 
     Nothing waits for the device: where a request stands and how far it gets, graphs read and write on the device.
     """
@@ -30,6 +32,12 @@ class GraphRunner(EagerRunner):
         self.graphs = graphs
         self._tables = TableMirror(pool, graphs.memory.tables)
         self._coupled = engine.config.acceptance == "coupled"
+
+    def _run_prompts(
+        self, index: Packing, tokens: np.ndarray, *, rows: np.ndarray, logit_rows: np.ndarray
+    ) -> torch.Tensor:
+        self._tables.update()
+        return self.graphs.prefill.run(index, tokens, slots=rows, logit_rows=logit_rows)
 
     def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
         """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens; valid until the next one."""

@@ -19,8 +19,10 @@ from fixture_engine import (
 )
 
 from dspark.engine import Request, SamplingParams
+from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError
 from dspark.engine.loop import DecodeLoop
+from dspark.engine.slots import RUNNING
 
 
 def test_generate_again() -> None:
@@ -81,6 +83,27 @@ def test_requests_are_pulled_as_slots_become_free() -> None:
         next(running)
         assert len(pulled) <= done + 1 + 2 * engine.concurrency
     running.close()
+
+
+def test_requests_wait_for_company_but_never_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(concurrency=4)
+    engine.prefill_requests = 3
+    admitted: list[int] = []
+    run_prefill = EagerRunner.prefill
+
+    def watched(self: EagerRunner, rows: np.ndarray, *others: Any) -> Any:
+        running = int((self.slots.status == RUNNING).sum())
+        admitted.append(len(rows) if running else -len(rows))
+        return run_prefill(self, rows, *others)
+
+    monkeypatch.setattr(EagerRunner, "prefill", watched)
+    lengths = [3, 30, 30, 30, 5, 7, 9, 11, 13, 2, 4, 6]
+    rows = [Request(i, prompts()[0], SamplingParams(max_tokens=length)) for i, length in enumerate(lengths)]
+    assert len(list(engine.generate(rows))) == len(rows)
+    assert admitted[0] == -4
+    # Beside running requests at least three come in together, until the source has no more.
+    assert all(count >= 3 for count in admitted[1:-1] if count > 0)
+    assert sum(map(abs, admitted)) == len(rows)
 
 
 # Accounts
