@@ -9,7 +9,7 @@ import numpy as np
 
 from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError, RequestError
-from dspark.engine.flights import Flight
+from dspark.engine.flights import Prefill
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.ledger import Ledger
 from dspark.engine.requests import Completion, Request
@@ -84,9 +84,9 @@ class Admission:
                 self._ledger.open(slot, request)
                 break
 
-    def prefill(self, runner: EagerRunner) -> list[Flight]:
+    def prefill(self, runner: EagerRunner) -> list[Prefill]:
         """Launch the contexts of waiting requests, oldest first, as far as pages reach, in packed chunks."""
-        slots, flights = self._slots, []
+        slots, launched = self._slots, []
         admitted = self._admit()
         if not admitted.size:
             return []
@@ -98,11 +98,10 @@ class Admission:
             if result is not None:
                 first = rows[fresh]
                 # The first token becomes the anchor, behind the context that was there already.
-                nowhere = np.zeros(len(first), dtype=np.int64)
-                slots.launch(first, nowhere)
-                flights.append(Flight(first, slots.serial[first], result, most_ahead=nowhere, is_round=False))
+                slots.launch(first, 0)
+                launched.append(Prefill(first, slots.serial[first], result))
         slots.status[admitted] = RUNNING
-        return flights
+        return launched
 
     def _admit(self) -> np.ndarray:
         """Waiting slots [n] that there are pages for, given to them."""

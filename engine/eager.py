@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing, pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.engine.round_marks import RoundMarks
 from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download, upload
@@ -20,6 +22,7 @@ from dspark.kernels import (
     ResultField,
     SamplingRows,
     SlotField,
+    allocate_lengths,
     commit_round,
     sample,
     verify,
@@ -49,6 +52,9 @@ class EagerRunner:
         self._sampling: tuple[bytes, SamplingRows] | None = None
         # [T, V] fp32 of the round verified last, where they outlive it.
         self._target_logits: torch.Tensor | None = None
+        # Of the round at hand, where it is timed.
+        self.marks: RoundMarks | None = None
+        self.bucket = 0  # packed tokens that the target's last batch was padded to
 
     def place(self, rows: np.ndarray) -> None:
         """Tell the device where the waiting requests in slots `rows` [R] stand.
@@ -99,8 +105,12 @@ class EagerRunner:
         batch = index.batch(self._tensor(tokens), self.device)
         return self.engine.target_step(batch, logit_rows=self._tensor(logit_rows))
 
-    def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
-        """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens; valid until the next one."""
+    def begin_round(self, *, timed: bool) -> None:
+        """A round starts here."""
+        self.marks = RoundMarks(self.device) if timed else None
+
+    def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
+        """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
         drafter, cache = self.engine.drafter, self.engine.draft_cache
         assert drafter is not None and cache is not None, "drafting needs a drafter"
         state = self._state_of(rows)
@@ -114,23 +124,27 @@ class EagerRunner:
             attention=index.layout(self.device, causal=False),
             noise=self._draft_noise(rows, starts) if temperature.any() else None,
             temperature=self._tensor(temperature),
-            steps=steps,
+            steps=order.steps,
         )
         return drafter.draft(block, cache)
 
-    def verify(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None) -> Download:
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
-        lengths [R]: drafted tokens to verify, at most. Requests that have finished on the device have no tokens in the
-        batch.
+        Requests that have finished on the device have no tokens in the batch.
         """
+        self._mark()
         state = self._state_of(rows)
         starts = state[:, SlotField.START]
-        lengths = np.minimum(lengths, state[:, SlotField.TOKENS_LEFT] - 1)
+        lengths = np.minimum(order.lengths, state[:, SlotField.TOKENS_LEFT] - 1)
+        if order.budget is not None and draft is not None:
+            there = np.where(state[:, SlotField.FINISHED] == 0, lengths, 0)
+            lengths = self._allocate(there, draft, order.budget)
         lengths = np.where(state[:, SlotField.FINISHED] == 0, lengths, -1)
         steps = 0 if draft is None else draft.tokens.shape[1]
         out = torch.full((len(rows), len(ResultField) + steps), -1, dtype=torch.int64, device=self.device)
         if (lengths < 0).all():
+            self.marks, self.bucket = None, 0
             return Download(out)
         index = pack(self.pool, rows, starts, lengths + 1)
         tokens = self._tensor(state[:, SlotField.ANCHOR])[:, None]  # [R, 1]
@@ -138,6 +152,8 @@ class EagerRunner:
             tokens = torch.cat([tokens, draft.tokens], dim=1)
         batch = index.batch(tokens[self._tensor(index.request), self._tensor(index.offsets)], self.device)
         logits = self._target_logits = self.engine.target_step(batch)
+        self.bucket = len(logits)
+        self._mark()
         verdict = verify(
             logits,
             query_starts=batch.attention.query_starts,
@@ -162,6 +178,7 @@ class EagerRunner:
             stop_ids=self.engine.stop_id_tensor,
             out=out,
         )
+        self._mark()
         return Download(out)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
@@ -175,6 +192,23 @@ class EagerRunner:
             rows=self._sampling_rows(rows),
             acceptance=self.engine.config.acceptance,
         )
+
+    def _allocate(self, caps: np.ndarray, draft: DraftOutput, budget: int) -> np.ndarray:
+        """caps [R] -> drafted tokens to verify [R], so many in all."""
+        out = torch.zeros(len(caps), dtype=torch.int64, device=self.device)
+        allocate_lengths(
+            draft.confidence_logits,
+            torch.arange(len(caps), device=self.device),
+            self._tensor(caps),
+            temperatures=self.engine.temperature_tensor[: draft.confidence_logits.shape[1]],
+            budget=torch.tensor([budget], device=self.device),
+            out=out,
+        )
+        return out.cpu().numpy()
+
+    def _mark(self) -> None:
+        if self.marks is not None:
+            self.marks.mark()
 
     def _state_of(self, rows: np.ndarray) -> np.ndarray:
         """Where slots `rows` [R] stand, [R, fields]: read where it costs nothing, waited for elsewhere."""

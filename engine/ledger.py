@@ -10,10 +10,11 @@ import numpy as np
 from dspark.engine.counts import CountTable
 from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError
-from dspark.engine.flights import Flight
+from dspark.engine.flights import Flight, Prefill
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.observation import observed_round
 from dspark.engine.requests import Completion, Request
+from dspark.engine.round_meter import LandedRound
 from dspark.engine.slots import RUNNING, SlotTable
 from dspark.engine.stopping import StopText
 from dspark.kernels import ResultField
@@ -39,31 +40,40 @@ class Ledger:
         if request.sampling.stop:
             self._stop_text[slot] = self._engine.stop_text(request.sampling.stop)
 
-    def take_in(self, flight: Flight, runner: EagerRunner) -> None:
-        """Append what a flight brings to its requests' texts, count it, and let finished requests leave.
+    def begin(self, prefill: Prefill) -> None:
+        """Give new requests the token behind their prompts, their first anchor.
 
-        A request may have ended since it was launched: what it brings for that one is dropped.
+        Raises:
+            EngineError: the target's logits are not finite.
+        """
+        # None has left: whatever finishes it comes later.
+        result, rows = prefill.result.wait(), prefill.rows
+        self._check(result)
+        self._slots.land(rows, 0)
+        self._append(rows, self._slots.context_len[rows], result)
+        self._retire(rows, result)
+
+    def take_in(self, flight: Flight, runner: EagerRunner) -> LandedRound:
+        """Append what a round gave its requests to their texts, count it, and let finished requests leave.
+
+        A request may have ended since the round was launched: what it brings for that one is dropped.
 
         Raises:
             EngineError: the target's logits are not finite.
         """
         result = flight.result.wait()
-        slots, stats = self._slots, self._engine.stats
+        slots, stats, launched = self._slots, self._engine.stats, len(flight.rows)
+        batch_tokens = int((result[:, ResultField.LENGTH] + 1).sum())
         there = (slots.serial[flight.rows] == flight.serials) & (slots.status[flight.rows] == RUNNING)
         rows, most_ahead = flight.rows, flight.most_ahead
         if not there.all():
             stats.wasted_rows += int((result[~there, ResultField.LENGTH] + 1).sum())
             rows, most_ahead, result = rows[there], most_ahead[there], result[there]
-        if not result[:, ResultField.FINITE].all():
-            self._refuse_overflow()
+        self._check(result)
         slots.land(rows, most_ahead)
-        if not flight.is_round:
-            self._append(rows, slots.context_len[rows], result)
-            self._retire(rows, result)
-            return
         tokens_left = slots.limit[rows] - slots.emitted[rows]
         # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
-        drafted = np.where(tokens_left > 1, flight.steps, 0)
+        drafted = np.where(tokens_left > 1, flight.order.steps, 0)
         self._append(rows, slots.context_len[rows] + 1, result)
         lengths, accepted, emitted = (
             result[:, field] for field in (ResultField.LENGTH, ResultField.ACCEPTED, ResultField.EMITTED)
@@ -94,6 +104,7 @@ class Ledger:
                 )
             )
         self._retire(rows, result)
+        return LandedRound(requests=launched, batch_tokens=batch_tokens, emitted=int(emitted.sum()))
 
     def _append(self, rows: np.ndarray, first: np.ndarray, result: np.ndarray) -> None:
         """Write the tokens of result [R, fields + G] at text positions `first` [R], up to a stop string."""
@@ -138,7 +149,9 @@ class Ledger:
             self._pool.release(slot)
             slots.leave(slot)
 
-    def _refuse_overflow(self) -> None:
+    def _check(self, result: np.ndarray) -> None:
+        if result[:, ResultField.FINITE].all():
+            return
         narrow = self._engine.dtype == "float16"
         raise EngineError(
             f"the target's logits are not finite in {self._engine.dtype}",

@@ -6,19 +6,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dspark.engine.admission import Admission
 from dspark.engine.eager import EagerRunner
-from dspark.engine.flights import Flight
+from dspark.engine.flights import Flight, Prefill
 from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.ledger import Ledger
-from dspark.engine.proposals import DraftOutput
 from dspark.engine.requests import Completion, Request
-from dspark.engine.scheduler.policies import ScheduleView
+from dspark.engine.round_meter import RoundMeter
+from dspark.engine.scheduling import make_scheduler
 from dspark.engine.slots import FREE, RUNNING, SlotTable
-from dspark.engine.transfer import Download
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -28,9 +25,8 @@ class DecodeLoop:
     """Runs requests to completion, `concurrency` at a time.
 
     One iteration: reserve pages for the running requests, let waiting ones in and launch their prefill, launch one
-    round over all that run (draft, schedule, verify, commit), and take in the results that are due. Up to `depth`
-    rounds stay in flight meanwhile: the device works on one while the host prepares the next, knowing only bounds of
-    where it will find the requests.
+    round over all that run, and take in the results that are due. Up to `depth` rounds stay in flight meanwhile: the
+    device works on one while the host prepares the next, knowing only bounds of where it will find the requests.
     """
 
     def __init__(self, engine: Engine, requests: Iterable[Request], *, depth: int = 0) -> None:
@@ -46,12 +42,16 @@ class DecodeLoop:
         )
         self._ledger = Ledger(engine, self.slots, self.pool)
         self._admission = Admission(engine, requests, slots=self.slots, pool=self.pool, ledger=self._ledger)
+        self._scheduler = make_scheduler(engine, self.slots)
+        self._meter = RoundMeter(engine.planner, engine.round_listener)
         self._runner = (
             EagerRunner(engine, self.slots, self.pool)
             if engine.graphs is None
             else GraphRunner(engine, self.slots, self.pool, graphs=engine.graphs)
         )
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[Flight | Prefill] = deque()
+        self._launched_rounds = 0
+        self._last_launch_was_a_round = False
 
     def run(self) -> Iterator[Completion]:
         """Completions in the order in which requests finish."""
@@ -59,7 +59,7 @@ class DecodeLoop:
             preempted = self._reserve_pages()
             self._admission.fill_slots()
             if not preempted:
-                self._flights.extend(self._admission.prefill(self._runner))
+                self._launch_prefill()
             if self.depth == 0:
                 self._land(0)
             launched = self._launch_round()
@@ -79,68 +79,50 @@ class DecodeLoop:
         self._land(0)
         return self._admission.preempt_for_pages()
 
-    def _land(self, most: int) -> None:
-        """Take results in, oldest first, until at most `most` rounds are in flight."""
-        rounds = sum(flight.is_round for flight in self._flights)
-        while self._flights and (rounds > most or most == 0):
-            flight = self._flights.popleft()
-            rounds -= flight.is_round
-            self._ledger.take_in(flight, self._runner)
+    def _launch_prefill(self) -> None:
+        for prefill in self._admission.prefill(self._runner):
+            self._flights.append(prefill)
+            self._last_launch_was_a_round = False
 
     def _launch_round(self) -> bool:
         """Draft, schedule, verify and commit for all requests that may still need it; are there any?"""
-        running = self.slots.of_status(RUNNING)
-        rows = running[self.slots.most_left(running) > 0]
+        slots, runner = self.slots, self._runner
+        running = slots.of_status(RUNNING)
+        rows = running[slots.most_left(running) > 0]
         if not rows.size:
             return False
-        draft = self._draft(rows)
-        lengths = self._schedule(rows, draft)
-        result = self._runner.verify(rows, lengths, draft)
-        most_ahead = lengths + 1
+        # Whatever a first round does for the first time says nothing of the others.
+        runner.begin_round(timed=self._meter.needs_times and self._launched_rounds > 0)
+        order, draft = self._scheduler.order(rows), None
+        if order.steps:
+            slots.generation[rows] += 1
+            draft = runner.draft(rows, order)
+            order = self._scheduler.revise(rows, order, draft)
+        result = runner.verify(rows, order, draft)
         self._flights.append(
             Flight(
                 rows,
-                self.slots.serial[rows],
+                slots.serial[rows],
                 result,
-                most_ahead=most_ahead,
-                steps=0 if draft is None else draft.tokens.shape[1],
+                order=order,
+                bucket=runner.bucket,
                 draft=draft,
+                marks=runner.marks,
+                follows_a_round=self._last_launch_was_a_round,
             )
         )
-        self.slots.launch(rows, most_ahead)
+        slots.launch(rows, order.lengths + 1)
+        self._launched_rounds += 1
+        self._last_launch_was_a_round = True
         return True
 
-    def _draft(self, rows: np.ndarray) -> DraftOutput | None:
-        """Draft one block a request, unless the policy drafts nothing or nobody could use a draft."""
-        policy = self.engine.policy
-        if self.engine.drafter is None or not policy.drafts or int(self.slots.most_left(rows).max()) <= 1:
-            return None
-        self.slots.generation[rows] += 1
-        return self._runner.draft(rows, policy.steps(self.engine.gamma))
-
-    def _schedule(self, rows: np.ndarray, draft: DraftOutput | None) -> np.ndarray:
-        """How many drafted tokens of each request the target verifies, at most: int64 [R]."""
-        if draft is None:
-            return np.zeros(len(rows), dtype=np.int64)
-        steps = draft.tokens.shape[1]
-        caps = np.minimum(steps, self.slots.most_left(rows) - 1)
-        if not self.engine.policy.reads_confidence:
-            # Nothing of the block is needed on the host, so the device need not be waited for.
-            nothing = np.zeros((len(rows), 0), dtype=np.float32)
-            return self._capped(ScheduleView(caps=caps, confidence_logits=nothing, temperatures=np.zeros(0)))
-        confidence = Download(draft.confidence_logits).wait()  # [R, steps]
-        view = ScheduleView(
-            caps=caps,
-            confidence_logits=confidence,
-            previous_confidence_logits=self.slots.previous_confidence[rows, :steps],
-            previous_valid=self.slots.has_previous[rows],
-            temperatures=self.engine.confidence_temperatures[:steps],
-        )
-        lengths = self._capped(view)
-        self.slots.previous_confidence[rows, :steps] = confidence
-        self.slots.has_previous[rows] = True
-        return lengths
-
-    def _capped(self, view: ScheduleView) -> np.ndarray:
-        # Whatever a policy wants: past its cap a request has neither pages nor tokens left.
-        return np.clip(self.engine.policy.lengths(view), 0, view.caps)
+    def _land(self, most: int) -> None:
+        """Take results in, oldest first, until at most `most` rounds are in flight."""
+        rounds = sum(isinstance(flight, Flight) for flight in self._flights)
+        while self._flights and (rounds > most or most == 0):
+            flight = self._flights.popleft()
+            if isinstance(flight, Prefill):
+                self._ledger.begin(flight)
+                continue
+            rounds -= 1
+            self._meter.landed(flight, self._ledger.take_in(flight, self._runner))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dspark.engine.requests import Request
+from dspark.engine.scheduler.history import SurvivalHistory
 
 FREE, WAITING, RUNNING = 0, 1, 2
 
@@ -41,6 +42,7 @@ class SlotTable:
         self.generation = np.zeros(num_slots, dtype=np.int64)  # blocks drafted so far
         self.previous_confidence = np.zeros((num_slots, gamma), dtype=np.float32)  # logits of the block before
         self.has_previous = np.zeros(num_slots, dtype=bool)
+        self.history = SurvivalHistory(num_slots, gamma)
         self._max_context = max_context
         self._arrivals = 0
 
@@ -67,7 +69,7 @@ class SlotTable:
         self.ignore_eos[slot] = sampling.ignore_eos
         self.in_flight[slot] = self.most_ahead[slot] = 0
         self.generation[slot] = 0
-        self.has_previous[slot] = False
+        self._forget(slot)
         self.serial[slot] = self._arrivals
         self._arrivals += 1
         self.status[slot] = WAITING
@@ -75,10 +77,11 @@ class SlotTable:
     def preempt(self, slot: int) -> None:
         """Make a RUNNING request wait for its context again; its text, anchor and counts stay, its history does not."""
         self.status[slot] = WAITING
-        self.has_previous[slot] = False
+        self._forget(slot)
 
     def leave(self, slot: int) -> None:
         """Free the slot."""
+        self._forget(slot)
         self.requests[slot] = None
         self.status[slot] = FREE
 
@@ -105,3 +108,8 @@ class SlotTable:
         """Tokens emitted so far."""
         start = self.prompt_len[slot]
         return self.tokens[slot, start : start + self.emitted[slot]]
+
+    def _forget(self, slot: int) -> None:
+        """What earlier blocks looked like says nothing of the request that comes, or comes again."""
+        self.has_previous[slot] = False
+        self.history.reset(np.asarray([slot]))

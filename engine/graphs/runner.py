@@ -12,6 +12,7 @@ from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.slots import SlotTable
@@ -32,6 +33,8 @@ class GraphRunner(EagerRunner):
         self.graphs = graphs
         self._tables = TableMirror(pool, graphs.memory.tables)
         self._coupled = engine.config.acceptance == "coupled"
+        self._captured_before = graphs.num_captured
+        self._sent: RoundOrder | None = None
 
     def _run_prompts(
         self, index: Packing, tokens: np.ndarray, *, rows: np.ndarray, logit_rows: np.ndarray
@@ -39,39 +42,54 @@ class GraphRunner(EagerRunner):
         self._tables.update()
         return self.graphs.prefill.run(index, tokens, slots=rows, logit_rows=logit_rows)
 
-    def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
-        """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens; valid until the next one."""
-        drafts = self.graphs.drafts
-        assert drafts is not None and steps == self.graphs.memory.sizes.steps, "graphs are captured for one length"
-        sampling = self._send(rows, steps)
-        context = int(self.slots.most_start(rows).max()) + self.engine.gamma
-        return drafts.replay(len(rows), context, sampled=sampling is not Sampling.GREEDY)
+    def begin_round(self, *, timed: bool) -> None:
+        """A round starts here."""
+        super().begin_round(timed=timed)
+        self._captured_before = self.graphs.num_captured
+        self._sent = None
 
-    def verify(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None) -> Download:
+    def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
+        """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
+        drafts = self.graphs.drafts
+        assert drafts is not None and order.steps == self.graphs.memory.sizes.steps, (
+            "graphs are captured for one length"
+        )
+        self._send(rows, order)
+        context = int(self.slots.most_start(rows).max()) + self.engine.gamma
+        return drafts.replay(len(rows), context, sampled=self._variant(rows) is not Sampling.GREEDY)
+
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
-        lengths [R]: drafted tokens to verify, at most. `draft` is what `draft` gave for these rows: its tokens are
-        where the graphs look for them.
+        `draft` is what `draft` gave for these rows: its tokens are where the graphs look for them.
         """
-        sampling = self._send(rows, lengths)
-        context = int((self.slots.most_start(rows) + lengths).max()) + 1
-        self.graphs.target.replay(len(rows) + int(lengths.sum()), context)
-        self.graphs.verification.replay(len(rows), sampling)
+        self._mark()
+        self._send(rows, order)
+        context = int((self.slots.most_start(rows) + order.lengths).max()) + 1
+        self.bucket = self.graphs.target.replay(order.most_tokens, context)
+        self._mark()
+        self.graphs.verification.replay(len(rows), self._variant(rows))
+        self._mark()
+        if self.graphs.num_captured != self._captured_before:
+            # The device waited for a capture.
+            self.marks = None
         return Download(self.graphs.memory.result[: len(rows)])
 
-    def _send(self, rows: np.ndarray, lengths: np.ndarray | int) -> Sampling:
-        sampling = self._variant(rows)
+    def _send(self, rows: np.ndarray, order: RoundOrder) -> None:
+        """Tell the device of the round, unless it knows."""
+        if self._sent is order:
+            return
+        self._sent = order
         self._tables.update()
         send_round(
             self.graphs.memory.host_round,
             self.slots,
             rows,
-            lengths=lengths,
-            sampled=sampling is not Sampling.GREEDY,
+            order=order,
+            sampled=self._variant(rows) is not Sampling.GREEDY,
             # In coupled mode the draft's noise is the target's own, which knows no generations.
             generations=0 if self._coupled else self.slots.generation[rows],
         )
-        return sampling
 
     def _variant(self, rows: np.ndarray) -> Sampling:
         warm = self.slots.temperature[rows] > 0

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import upload
 from dspark.kernels import RoundField
@@ -16,22 +17,20 @@ def send_round(
     slots: SlotTable,
     rows: np.ndarray,
     *,
-    lengths: np.ndarray | int,
+    order: RoundOrder,
     sampled: bool,
     generations: np.ndarray | int,
-    budget: int = 0,
 ) -> None:
     """Write slots `rows` [R] and what is asked for them into device_round [1 + S, fields] int64.
 
-    lengths [R]: drafted tokens to verify, at most; budget: of them all. Without `sampled`, all are greedy and their
-    settings are not looked at.
+    Without `sampled`, all are greedy and their settings are not looked at.
     """
     n = len(rows)
     host = np.zeros((1 + n, len(RoundField)), dtype=np.int64)
-    host[0, :2] = n, budget
+    host[0, :2] = n, order.budget or 0
     body = host[1:]
     body[:, RoundField.SLOT] = rows
-    body[:, RoundField.LENGTH] = lengths
+    body[:, RoundField.LENGTH] = order.lengths
     body[:, RoundField.GENERATION] = generations
     if sampled:
         body[:, RoundField.TEMPERATURE] = slots.temperature[rows].view(np.int32)

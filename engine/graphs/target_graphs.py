@@ -64,7 +64,15 @@ class TargetGraphs:
         # As many requests as could share so many tokens, and no fewer than verification's bucket looks at.
         requests = self._requests.bucket_for(min(bucket, memory.sizes.concurrency))
         inputs = memory.target_inputs.prefix(requests, bucket)
-        prepare_batch(memory.host_round, memory.state, memory.tables, memory.drafts, page_size=page_size, out=inputs)
+        prepare_batch(
+            memory.host_round,
+            memory.state,
+            memory.tables,
+            memory.drafts,
+            page_size=page_size,
+            out=inputs,
+            allocated=memory.allocated if self._engine.allocates else None,
+        )
         batch = PackedBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dspark.engine.eager import EagerRunner
+from dspark.engine.orders import RoundOrder
 from dspark.engine.profiling.made_up import MadeUpRequests, even_lengths
 from dspark.engine.profiling.plan import token_ladder
 from dspark.engine.profiling.stopwatch import Timed, timed
@@ -67,7 +68,8 @@ class EagerTimer:
         """A whole block of every request."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
         self._runner.place(rows)
-        block = timed(lambda: self._runner.draft(rows, self._steps), self._device)
+        order = RoundOrder(self._steps, np.zeros(num_requests, dtype=np.int64))
+        block = timed(lambda: self._runner.draft(rows, order), self._device)
         return Sample(_bucket(num_requests, self.request_buckets), block.wall_s, block.device_s)
 
     @torch.inference_mode()
@@ -80,16 +82,16 @@ class EagerTimer:
         return Sample(_bucket(num_requests, self.request_buckets), verification.wall_s, verification.device_s)
 
     def _verify(self, rows: np.ndarray, num_tokens: int) -> None:
-        lengths = even_lengths(num_tokens, len(rows))
+        order = RoundOrder(self._steps, even_lengths(num_tokens, len(rows)))
         draft = self._draft
-        if draft is None or int(lengths.max()) == 0:
-            self._runner.verify(rows, lengths, None).wait()
+        if draft is None or int(order.lengths.max()) == 0:
+            self._runner.verify(rows, order, None).wait()
             return
         assert draft.logits is not None
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
         block = DraftOutput(draft.tokens[:n], draft.logits[:n], draft.confidence_logits[:n])
-        self._runner.verify(rows, lengths, block).wait()
+        self._runner.verify(rows, order, block).wait()
 
 
 class _WatchedEngine:

@@ -8,6 +8,7 @@ import torch
 from dspark.engine import Request, SamplingParams
 from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
 from dspark.kernels import RoundField
 
@@ -26,7 +27,8 @@ def slot_table() -> SlotTable:
 def test_rows() -> None:
     device_round = torch.full((1 + SLOTS, len(RoundField)), -1)
     rows = np.array([4, 0, 2])
-    send_round(device_round, slot_table(), rows, lengths=np.array([3, 0, 1]), sampled=True, generations=7, budget=5)
+    order = RoundOrder(3, np.array([3, 0, 1]), budget=5)
+    send_round(device_round, slot_table(), rows, order=order, sampled=True, generations=7)
     assert device_round[0, :2].tolist() == [3, 5]
     sent = device_round[1:4]
     assert sent[:, RoundField.SLOT].tolist() == [4, 0, 2]
@@ -45,9 +47,10 @@ def test_rows() -> None:
 def test_greedy_rows_after_sampled_ones() -> None:
     device_round = torch.zeros(1 + SLOTS, len(RoundField), dtype=torch.int64)
     slots, rows = slot_table(), np.array([4, 3])
-    send_round(device_round, slots, rows, lengths=0, sampled=True, generations=0)
+    order = RoundOrder(0, np.array([0, 0]))
+    send_round(device_round, slots, rows, order=order, sampled=True, generations=0)
     assert (device_round[1:3, RoundField.TEMPERATURE] != 0).all()
-    send_round(device_round, slots, rows, lengths=0, sampled=False, generations=0)
+    send_round(device_round, slots, rows, order=order, sampled=False, generations=0)
     assert (device_round[1:3, RoundField.TEMPERATURE :] == 0).all()
 
 
