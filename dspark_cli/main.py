@@ -15,8 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from dspark.cli import options
+from dspark.cli.calibrate import calibrate
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
+from dspark.cli.export import export
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
 from dspark.cli.train import train
@@ -55,6 +57,8 @@ app = typer.Typer(
 )
 app.command(cls=_Command)(decode)
 app.command(cls=_Command)(profile)
+app.command(cls=_Command)(calibrate)
+app.command(cls=_Command)(export)
 app.command(cls=_Command)(train)
 
 

@@ -42,8 +42,15 @@ def test_greedy(graph_device: str, name: str, policy: str, concurrency: int) -> 
     done = run(engine)
     assert [completion.token_ids for completion in done] == reference(name)
     if graph_device == "cpu":
+        # One by one, where the graphs' rounds overlap.
         eager = make_pair_engine(name, "cpu", graphs=False, policy=POLICIES[policy], concurrency=concurrency)
         assert [completion.counts for completion in done] == [completion.counts for completion in run(eager)]
+
+
+@pytest.mark.parametrize("chunk", [7, 40, 64], ids=str)
+def test_prompts_cut_into_chunks(graph_device: str, chunk: int) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=5, prefill_chunk_tokens=chunk)
+    assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
 
 
 @pytest.mark.parametrize("acceptance", ["rejection", "coupled"])
