@@ -74,9 +74,10 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.minutes is None):
-            raise UsageError("steps and minutes both say when to end" if self.steps else "nothing says when to end",
-                             "Give one of --steps and --minutes.")  # fmt: skip
+        if self.steps is None and self.minutes is None:
+            raise UsageError("nothing says when the run ends", "Give one of --steps and --minutes.")
+        if self.steps is not None and self.minutes is not None:
+            raise UsageError("steps stands beside --minutes, and each says when to end", "Keep one of them.")
         for name in ("steps", "rows", "row_tokens", "anchors", "evaluate_every_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -1,11 +1,13 @@
 """Speed and memory of drafter training on a GPU, before and after, and what each part of a drafter is worth.
 
     python tests/benchmarks/gpu_train.py speed [--layers 3] [--rows 32] [--anchors 96] [--json FILE]
+    python tests/benchmarks/gpu_train.py parts [--layers 3] [--rows 32] [--anchors 96]
     python tests/benchmarks/gpu_train.py ablation --data text.jsonl [--steps 1500] [--json FILE]
 
 `speed` trains a drafter of SmolLM2-135M's shape on made-up text with random weights: once with the loss in plain
 autograd over all positions' logits, once as `dspark train` does it. Block positions are those that have a label.
-`ablation` trains one drafter a row for the same number of steps on one file of text, and times the draft block of each.
+`parts` times each part of a step by itself, and how long the host takes to launch it. `ablation` trains one drafter a
+row for the same number of steps on one file of text, and times the draft block of each.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +34,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dspark.engine.jobs.manifest import manifest
+from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.dummy import dummy_target
+from dspark.engine.models.target import Target
 from dspark.engine.training.batches import Batches, HostBatch
+from dspark.engine.training.distillation import distillation_loss
 from dspark.engine.training.documents import Documents
 from dspark.engine.training.draft_model import DraftModel
 from dspark.engine.training.job import train_drafter
@@ -74,7 +80,7 @@ def plain_autograd(step: DistillationStep, host: HostBatch) -> torch.Tensor:
     batch, taught = step.teach(host)
     drafted = step.draft(batch, taught)
     positions = batch.positions
-    head = step.head.head.weight
+    head = step.head.head.weight.to(drafted.hidden)
     logits = torch.nn.functional.linear(drafted.hidden, head)
     if drafted.into_w2 is not None:
         w2 = step.model.markov_head.markov_w2.weight.to(logits)
@@ -122,30 +128,47 @@ def measure(
     return Speed(way, positions / step_s, 1e3 * step_s, (high - low) / step_s, peak, round(positions))
 
 
-def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
-    target = dummy_target("smollm2-135m", device=DEVICE, dtype="bfloat16")
-    settings = TrainSettings(steps=1, rows=arguments.rows, anchors=arguments.anchors)
-    config = drafter_config(DrafterShape(layers=arguments.layers), target.config, mask_token_id=3)
-    documents = Documents.from_texts(made_up_texts(target.config.vocab_size, 2000), most_tokens=settings.row_tokens)
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A target of SmolLM2-135M's shape with random weights, and made-up texts."""
 
-    def run(way: str, rows: int, plain: bool) -> Speed:
+    target: Target
+    documents: Documents
+    settings: TrainSettings
+    config: DrafterConfig
+
+    @classmethod
+    def make(cls, arguments: argparse.Namespace) -> Workplace:
+        target = dummy_target("smollm2-135m", device=DEVICE, dtype="bfloat16")
+        settings = TrainSettings(steps=1, rows=arguments.rows, anchors=arguments.anchors)
+        config = drafter_config(DrafterShape(layers=arguments.layers), target.config, mask_token_id=3)
+        texts = made_up_texts(target.config.vocab_size, 2000)
+        return cls(target, Documents.from_texts(texts, most_tokens=settings.row_tokens), settings, config)
+
+    def step(self, rows: int) -> tuple[DistillationStep, Batches]:
+        settings = self.settings
         batches = Batches(
-            documents,
-            np.ones(len(documents), dtype=bool),
+            self.documents,
+            np.ones(len(self.documents), dtype=bool),
             rows=rows,
             row_tokens=settings.row_tokens,
             anchors=settings.anchors,
-            block_size=config.block_size,
+            block_size=self.config.block_size,
             decay=settings.position_decay,
             seed=0,
         )
-        model = DraftModel(config, embed=target.embed, dtype=torch.bfloat16, num_positions=settings.row_tokens + 8)
-        step = DistillationStep(model, target, settings, num_pages=batches.num_pages)
+        positions = settings.row_tokens + self.config.block_size
+        model = DraftModel(self.config, embed=self.target.embed, dtype=torch.bfloat16, num_positions=positions)
+        return DistillationStep(model, self.target, settings, num_pages=batches.num_pages), batches
+
+
+def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    workplace = Workplace.make(arguments)
+
+    def run(way: str, rows: int, plain: bool) -> Speed:
+        step, batches = workplace.step(rows)
         loss_of = functools.partial(plain_autograd, step) if plain else lambda host: step(host).loss
-        result = measure(way, loss_of, model, settings, batches)
-        gc.collect()
-        torch.cuda.empty_cache()
-        return result
+        return measure(way, loss_of, step.model, workplace.settings, batches)
 
     table = Table("way", "positions/s", "x 155,000", "ms a step", "spread", "peak GB", "positions a step")
     results = []
@@ -154,9 +177,9 @@ def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
         ("chunked, in one kernel", min(arguments.rows, arguments.plain_rows), False),
         ("chunked, in one kernel", arguments.rows, False),
     ):
-        result = run(way, rows, plain)
-        # What the run before held is free now.
+        gc.collect()
         torch.cuda.empty_cache()
+        result = run(way, rows, plain)
         results.append(result)
         table.add_row(
             f"{way}, {rows} rows",
@@ -169,6 +192,48 @@ def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
         )
     console.print(table)
     return {"speed": [asdict(result) for result in results]}
+
+
+def parts(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    workplace = Workplace.make(arguments)
+    step, batches = workplace.step(arguments.rows)
+    model, optimizer = step.model, make_optimizer(step.model, workplace.settings)
+    times: dict[str, list[tuple[float, float]]] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        result = call()
+        launched = time.perf_counter()
+        torch.cuda.synchronize()
+        times.setdefault(name, []).append((time.perf_counter() - started, launched - started))
+        return result
+
+    for index in range(12):
+        host = timed("batch, on the host", lambda: batches.batch(index))  # noqa: B023 - called at once
+        device_batch, taught = timed("target", lambda: step.teach(host))  # noqa: B023
+        drafted = timed("drafter forward", lambda: step.draft(device_batch, taught))  # noqa: B023
+        comparison = step.comparison(device_batch, taught)
+        w2 = model.markov_head.markov_w2.weight
+        loss, rows = timed(
+            "loss and its gradient",
+            lambda: distillation_loss(drafted.hidden, drafted.into_w2, w2, step.head, comparison),  # noqa: B023
+        )
+        rates = 1 - rows.distance / 2
+        bce = binary_cross_entropy_with_logits(drafted.confidence, rates, reduction="none")
+        loss = loss + (comparison.weights * bce).sum()
+        timed("drafter backward", loss.backward)
+        timed("clip", lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        timed("optimizer", optimizer.step)
+        optimizer.zero_grad(set_to_none=True)
+    table = Table("part", "ms", "ms to launch")
+    result = {}
+    for name, samples in times.items():
+        whole, launch = (1e3 * statistics.median(column) for column in zip(*samples[4:], strict=True))
+        result[name] = {"ms": whole, "launch_ms": launch}
+        table.add_row(name, f"{whole:.2f}", f"{launch:.2f}")
+    console.print(table)
+    return {"parts": result}
 
 
 class Quiet:
@@ -249,7 +314,7 @@ def ablation(arguments: argparse.Namespace, console: Console) -> dict[str, objec
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("speed", "ablation"))
+    parser.add_argument("what", choices=("speed", "parts", "ablation"))
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--plain-rows", type=int, default=8, help="rows for plain autograd, which needs the memory")
@@ -263,7 +328,7 @@ def main() -> None:
     if arguments.what == "ablation" and arguments.data is None:
         parser.error("the ablation needs --data")
     console = Console(width=140)
-    numbers = (speed if arguments.what == "speed" else ablation)(arguments, console)
+    numbers = {"speed": speed, "parts": parts, "ablation": ablation}[arguments.what](arguments, console)
     run = manifest("cuda")
     console.print(", ".join(f"{name} {value}" for name, value in run.items()), soft_wrap=True)
     if arguments.json:
