@@ -53,6 +53,10 @@ class RunFolder:
     def has_drafter(self) -> bool:
         return (self.folder / SINGLE_FILE).exists()
 
+    def forget_run(self) -> None:
+        """Drop the state of an earlier run. Its drafter stays until there is a new one."""
+        self.state_path.unlink(missing_ok=True)
+
     def save_drafter(self, model: DraftModel, *, num_anchors: int) -> None:
         """Write the drafter's config.json and weights, bf16, without embedding and head."""
         document = config_document(model.config, num_anchors=num_anchors, dtype=str(_STORED).removeprefix("torch."))

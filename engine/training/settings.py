@@ -12,6 +12,7 @@ from dspark.engine.models.drafter_config import MARKOV_HEAD_TYPES, MOST_BLOCK_SI
 
 NO_MARKOV_HEAD = "none"
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")
+PARTIAL_SUFFIX = ".partial"
 # Folder beside the drafter that a run goes on from.
 STATE_FOLDER = "training"
 # Rows are laid out in cache pages of so many tokens.
@@ -155,9 +156,21 @@ class TrainJob:
         Raises:
             UsageError: it holds something, and nothing says what is to become of it.
         """
+        if self.resume or self.overwrite:
+            return
         taken = [name for name in ("config.json", "model.safetensors", STATE_FOLDER) if (self.output / name).exists()]
-        if taken and not (self.resume or self.overwrite):
+        if taken:
             raise UsageError(
                 f"{self.output} holds a drafter or an interrupted run ({taken[0]})",
                 "Go on with --resume, start anew with --overwrite, or give another --output.",
             )
+        partial = self.data.with_name(self.data.name + PARTIAL_SUFFIX)
+        if partial.exists() and not self.data.exists():
+            raise UsageError(
+                f"{partial} holds text of an interrupted run", "Go on with --resume, or start anew with --overwrite."
+            )
+
+    @property
+    def data(self) -> Path:
+        """Where the text is, or is to be."""
+        return self.text.data or self.output / STATE_FOLDER / "text.jsonl"

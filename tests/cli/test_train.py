@@ -89,6 +89,35 @@ def test_text_is_used_again_and_another_text_is_not_resumed(target, tmp_path, mo
     assert "two holds a run that differs in text" in capsys.readouterr().err
 
 
+def test_starting_anew_writes_new_text_and_keeps_the_drafter_until_there_is_another(target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "-o", "d", "--target", target, "--device", "cpu", "--steps", "2", "--text-tokens", "2000"]
+    arguments += ["--max-tokens", "40", *SMALL]
+    assert main(arguments) == 0
+    text, drafter = Path("d/training/text.jsonl").read_bytes(), Path("d/model.safetensors").read_bytes()
+    import dspark.engine.training.job as job
+
+    write = job.write_texts
+
+    def broken(*args, **kwargs):
+        write(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "write_texts", broken)
+    assert main([*arguments, "--overwrite", "--seed", "1"]) == 130
+    assert Path("d/training/text.jsonl").read_bytes() != text
+    assert Path("d/model.safetensors").read_bytes() == drafter
+    assert not Path("d/training/state.pt").exists()
+
+
+def test_interrupted_text_elsewhere_is_not_dropped_unasked(workplace, capsys):
+    Path("t.jsonl.partial").write_text("{}")
+    arguments = ["train", "-o", "d", "--data", "t.jsonl"]
+    assert main(arguments) == 2
+    assert "t.jsonl.partial holds text of an interrupted run" in capsys.readouterr().err
+    assert main([*arguments, "--resume"]) == main([*arguments, "--overwrite"]) == 0
+
+
 def test_interrupted_while_training_and_resumed(target, tmp_path, monkeypatch, capsys):
     import dspark.engine.training.trainer as trainer
 
