@@ -73,7 +73,16 @@ def test_the_command_line_imports_nothing_heavy():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["decode", "--help"], ["decode"], ["profile", "--help"], ["calibrate", "--help"], ["export"]],
+    [
+        ["--help"],
+        ["decode", "--help"],
+        ["decode"],
+        ["profile", "--help"],
+        ["calibrate", "--help"],
+        ["export"],
+        ["train", "--help"],
+        ["train"],
+    ],
     ids=" ".join,
 )
 def test_help_and_errors_answer_at_once(arguments):

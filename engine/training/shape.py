@@ -35,8 +35,8 @@ def drafter_config(shape: DrafterShape, target: ModelConfig, *, mask_token_id: i
     markov = shape.markov_head != NO_MARKOV_HEAD
     return replace(
         derived,
-        # The eps of Qwen3's norms.
-        backbone=replace(derived.backbone, num_layers=shape.layers, rms_norm_eps=1e-6),
+        # The eps of Qwen3's norms; where a text ends is the target's affair.
+        backbone=replace(derived.backbone, num_layers=shape.layers, rms_norm_eps=1e-6, eos_token_ids=()),
         block_size=shape.block_size,
         mask_token_id=mask_token_id,
         target_layer_ids=tuple(layers),
