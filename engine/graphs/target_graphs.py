@@ -62,7 +62,7 @@ class TargetGraphs:
         batch = PackedBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
-            slots=inputs.cache_rows,
+            cache_rows=inputs.cache_rows,
             # Made anew for every graph: attention keeps its scratch memory in it.
             attention=AttentionLayout(
                 block_tables=inputs.block_tables,

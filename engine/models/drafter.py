@@ -121,13 +121,13 @@ class Drafter:
             k_norm=self.k_norms,
             k_cache=cache.k,
             v_cache=cache.v,
-            slots=batch.slots,
+            cache_rows=batch.cache_rows,
             eps=backbone.rms_norm_eps,
         )
 
     @torch.inference_mode()
     def draft(self, block: DraftBlock, cache: KVCache, *, out: DraftOutput | None = None) -> DraftOutput:
-        """Propose `block.steps` tokens a request; the block's own K and V go to cache rows `block.slots`.
+        """Propose `block.steps` tokens a request; the block's own K and V go to `block.cache_rows`.
 
         out: memory for tokens, logits and confidence logits. Its logits hold q then only if some row may be sampled.
         q is over the target's ids, -inf for those that the drafter does not know.
@@ -180,15 +180,16 @@ class Drafter:
             token_ids[:, 0] = block.anchors
             positions = block.starts[:, None] + self._offsets
         residual = self.embed(token_ids.view(-1))  # [R*B, H]
+        windowed = None
+        if window is not None:
+            windowed = window_layout(window, block, width=width, context_limit=self.context_limit)
         hidden = self.decoder(
             residual,
             positions.view(-1),
             cache,
-            slots=block.slots,
+            cache_rows=block.cache_rows,
             attention=block.attention,
-            window_attention=None
-            if window is None
-            else window_layout(window, block, width=width, context_limit=self.context_limit),
+            window_attention=windowed,
         )
         return hidden.view(num_requests, width, -1)
 

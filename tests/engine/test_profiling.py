@@ -289,8 +289,8 @@ def test_the_timer_runs_what_it_says(engine):
     assert torch.diff(batch.attention.query_starts).tolist() == [4, 4, 3]
     assert batch.attention.kv_lens.tolist() == [24, 24, 23]
     assert batch.positions.tolist() == [20, 21, 22, 23, 20, 21, 22, 23, 20, 21, 22]
-    assert batch.slots.min() >= engine.page_size  # never the padding page
-    assert len(set(batch.slots.tolist())) == 11
+    assert batch.cache_rows.min() >= engine.page_size  # never the padding page
+    assert len(set(batch.cache_rows.tolist())) == 11
     timer.measure_verification(11, num_requests=3, context_tokens=20, sampled=True)
     assert timer.measure_draft(3, context_tokens=20).bucket == 4
     assert len(seen) == 1
