@@ -60,7 +60,7 @@ class EagerRunner:
         assert drafter is not None and cache is not None, "drafting needs a drafter"
         starts = self.slots.context_len[rows]
         temperature = self.slots.temperature[rows]
-        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_size))
+        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_width))
         block = DraftBlock(
             anchors=self._anchors(rows),
             starts=self._tensor(starts),

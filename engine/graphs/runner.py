@@ -47,7 +47,7 @@ class GraphRunner(EagerRunner):
             # In coupled mode the draft's noise is the target's own, which knows no generations.
             generations=0 if self._coupled else self.slots.generation[rows],
         )
-        return drafts.replay(len(rows), int(starts.max()) + self.engine.gamma, sampled=sampled)
+        return drafts.replay(len(rows), int(starts.max()) + self.engine.graph_sizes.block_width, sampled=sampled)
 
     def verify(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None) -> RoundTokens:
         """Run the target over the anchor and the first `lengths` [R] drafted tokens of each of slots `rows` [R].

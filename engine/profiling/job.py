@@ -69,7 +69,7 @@ def profile_engine(
         timer,
         concurrency=engine.concurrency,
         tokens_per_request=1 + engine.gamma,
-        block_size=engine.gamma,
+        block_size=engine.graph_sizes.block_width,
         contexts=settings.context_tokens,
     )
     plan = planner.plan(rng)
@@ -196,7 +196,7 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
 
 
 def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine) -> StepCurve:
-    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.gamma
+    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.graph_sizes.block_width
 
     def fit(kind: str, unit: str, load_unit: str, reference_load: Callable[[int], int]) -> Staircase:
         points = _of(measurements, kind)
