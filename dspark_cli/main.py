@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
+from dspark.cli.inspect import inspect
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(decode)
 app.command()(profile)
+app.command()(inspect)
 
 
 def _show_version(value: bool) -> None:

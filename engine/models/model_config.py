@@ -83,6 +83,11 @@ class ModelConfig:
         assert model is not None, "a config without a refusal is one that can be read"
         return model
 
+    @staticmethod
+    def check_generation(folder: Path) -> None:
+        """Raise CheckpointError for a generation_config.json that `from_folder` could not take."""
+        _generation_stop_ids(folder)
+
     @classmethod
     def read(cls, config: Mapping[str, Any], refusals: Refusals) -> ModelConfig | None:
         """As `from_dict`, but refusals are gathered. None if they leave open which tensors there have to be."""
@@ -93,6 +98,7 @@ class ModelConfig:
         architecture = read(lambda: _architecture(config))
         family = FAMILIES.get(architecture, _NO_FAMILY)
         plain = refusals.check(lambda: _refuse_other_weights(config))
+        refusals.check(lambda: _refuse_activation(config))
         refusals.check(lambda: _refuse_window(config, architecture, family))
         num_heads = read(lambda: whole_number(config, "num_attention_heads"))
         hidden_size = read(lambda: whole_number(config, "hidden_size"))
@@ -183,13 +189,16 @@ def _refuse_other_weights(config: Mapping[str, Any]) -> None:
             f"the checkpoint is quantised (quantization_config: {method}), which is not supported",
             "Use the unquantised checkpoint; `--dtype int8` quantises its weights when they are loaded.",
         )
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        refusals.add(f"hidden_act `{activation}` is not supported", _PICK_DENSE)
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
             refusals.add(f"mixture of experts ({key}: {config[key]}) is not supported", _PICK_DENSE)
     refusals.raise_first()
+
+
+def _refuse_activation(config: Mapping[str, Any]) -> None:
+    activation = config.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise CheckpointError(f"hidden_act `{activation}` is not supported", _PICK_DENSE)
 
 
 def _refuse_heads(num_heads: int | None, num_kv_heads: int | None, head_dim: int | None) -> None:

@@ -95,16 +95,7 @@ def file_of_each_tensor(folder: Path) -> dict[str, Path]:
         CheckpointError: there are no such files, or they cannot be read.
     """
     if (folder / INDEX_FILE).is_file():
-        files = read_json_object(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(files, dict):
-            raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map", DOWNLOAD_AGAIN)
-        if not all(
-            isinstance(file, str) and file.endswith(".safetensors") and len(file) < 256 for file in files.values()
-        ):
-            raise CheckpointError(
-                f"the weight_map of {folder / INDEX_FILE} does not name a safetensors file for each tensor",
-                DOWNLOAD_AGAIN,
-            )
+        files = indexed_files(folder)
         absent = sorted({file for file in files.values() if not (folder / file).is_file()})
         if absent:
             raise CheckpointError(f"{folder} lacks {', '.join(absent)}, which its index names", DOWNLOAD_AGAIN)
@@ -120,3 +111,21 @@ def file_of_each_tensor(folder: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), path)
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {first_line(error)}", DOWNLOAD_AGAIN) from error
+
+
+def indexed_files(folder: Path) -> dict[str, str]:
+    """Tensor names and file names of a sharded checkpoint, by its index; none if there is no index.
+
+    Raises:
+        CheckpointError: the index cannot be read.
+    """
+    if not (folder / INDEX_FILE).is_file():
+        return {}
+    files = read_json_object(folder / INDEX_FILE).get("weight_map")
+    if not isinstance(files, dict):
+        raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map", DOWNLOAD_AGAIN)
+    if not all(isinstance(file, str) and file.endswith(".safetensors") and len(file) < 256 for file in files.values()):
+        raise CheckpointError(
+            f"the weight_map of {folder / INDEX_FILE} does not name a safetensors file for each tensor", DOWNLOAD_AGAIN
+        )
+    return files
