@@ -178,7 +178,10 @@ def _draft_rows(drafter: DrafterConfig) -> list[tuple[str, str]]:
     if drafter.window is not None:
         numbers = ", ".join(map(str, sorted(drafter.window.layers)))
         inside = "causal" if drafter.window.causal else "bidirectional"
-        rows.append(("window", f"{drafter.window.size:,} tokens of context in layers {numbers}, {inside} in the block"))
+        which = "layer" if len(drafter.window.layers) == 1 else "layers"
+        rows.append(
+            ("window", f"{drafter.window.size:,} tokens of context in {which} {numbers}, {inside} in the block")
+        )
     return rows
 
 

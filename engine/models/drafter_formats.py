@@ -114,6 +114,10 @@ def _speculators_fields(raw: Mapping[str, Any], refusals: Refusals) -> dict[str,
     _refuse_other_dflash(raw, refusals)
     layer = refusals.gather(lambda: _object(raw, "transformer_layer_config"), {})
     plain = {key: value for key, value in layer.items() if key not in WINDOW_KEYS}
+    rope = layer.get("rope_parameters")
+    if isinstance(rope, Mapping) and _SLIDING in rope:
+        # One rotation serves all layers of this format; of an entry a layer type its authors take this one.
+        plain["rope_parameters"] = rope[_SLIDING]
     backbone = _backbone(plain, refusals)
     if backbone is not None:
         # Head and embedding are modules of their own, whatever the verifier that the nested config was taken from ties.

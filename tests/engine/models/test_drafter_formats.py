@@ -125,6 +125,12 @@ def test_nested_numbers_may_come_from_another_architecture() -> None:
     assert config.backbone.qk_norm and not config.backbone.tie_word_embeddings
 
 
+def test_one_rotation_serves_all_layers_of_speculators() -> None:
+    kinds = {"full_attention": {"rope_theta": 7e5}, "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"}}
+    config = DrafterConfig.from_dict(raw_config(SPECULATORS, layer={"rope_parameters": kinds}))
+    assert config.backbone.rope.theta == 2e4
+
+
 def test_what_stands_in_dflash_config_goes_before_what_stands_beside_it() -> None:
     config = DrafterConfig.from_dict(raw_config(ZLAB, dflash={"block_size": 5, "num_target_layers": 9}))
     assert (config.block_size, config.num_target_layers) == (4, 9)
