@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
@@ -25,6 +26,7 @@ FETCH_AGAIN = "Fetch the checkpoint again, or correct its config.json."
 SOURCE = "the drafter's config.json"
 WINDOW_KEYS = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_CONFIDENCE_FLAGS = ("enable_confidence_head", "confidence_head_with_markov")
 
 
 class DraftFormat(Enum):
@@ -158,7 +160,7 @@ def _zlab_fields(raw: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
         if flat.get(key):
             refusals.add(f"the drafter's block attention is causal (`{key}`), which is not supported", PICK_ANOTHER)
     for key, neutral in (("input_embedding_scale", 1.0), ("output_multiplier", 1.0), ("final_logit_softcapping", 0.0)):
-        value = neutral if flat.get(key) is None else refusals.gather(lambda key=key: number(flat, key), neutral)  # type: ignore[misc]
+        value = neutral if flat.get(key) is None else refusals.gather(partial(number, flat, key), neutral)
         if value != neutral:
             refusals.add(f"the drafter's `{key}` of {value:g} is not supported", PICK_ANOTHER)
     backbone = _backbone(raw, refusals)
@@ -179,9 +181,6 @@ def _zlab_fields(raw: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
     }
 
 
-_CONFIDENCE_FLAGS = ("enable_confidence_head", "confidence_head_with_markov")
-
-
 def _heads(raw: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
     """Markov and confidence head, which DeepSpec and speculators spell alike."""
     rank = refusals.gather(lambda: whole_number(raw, "markov_rank", 0, source=SOURCE), None)
@@ -191,10 +190,7 @@ def _heads(raw: Mapping[str, Any], refusals: Refusals) -> dict[str, Any]:
             f"the drafter's Markov head type {kind!r} is not supported",
             f"Use a drafter whose `markov_head_type` is one of {', '.join(MARKOV_HEAD_TYPES)}.",
         )
-    enabled, with_markov = (
-        refusals.gather(lambda key=key: flag(raw, key, source=SOURCE), False)  # type: ignore[misc]
-        for key in _CONFIDENCE_FLAGS
-    )
+    enabled, with_markov = (refusals.gather(partial(flag, raw, key, source=SOURCE), False) for key in _CONFIDENCE_FLAGS)
     with_markov = with_markov and enabled
     if with_markov and rank == 0:
         refusals.add(

@@ -17,6 +17,7 @@ from dspark.engine.models.model_config import FAMILIES, SUPPORTED, ModelConfig, 
 from dspark.engine.models.refusals import Refusals
 from dspark.engine.models.tensor_files import (
     FLOATS,
+    SAME_CHECKPOINT,
     WHOLE_NUMBERS,
     TensorHeader,
     left_over,
@@ -24,7 +25,7 @@ from dspark.engine.models.tensor_files import (
     wrong_dtype,
     wrong_shape,
 )
-from dspark.engine.models.tensor_shapes import ExpectedTensors, drafter_tensors, target_tensors
+from dspark.engine.models.tensor_shapes import drafter_tensors, target_tensors
 
 TARGET, DRAFTER, UNKNOWN = "target", "drafter", "unknown"
 _FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
@@ -78,20 +79,16 @@ def inspect_checkpoint(files: CheckpointFiles, *, target: CheckpointFiles | None
     refusals = Refusals()
     kind, format, recognised_by = _kind(raw, refusals)
     found = Inspection(files.name, kind, format, recognised_by, stated_licence(files.folder))
-    expected: ExpectedTensors | None = None
     readable = refusals.check(lambda: found.headers.update(files.read_headers()))
     if kind == DRAFTER:
         found.made_for = _verifier(raw)
         found.drafter = DrafterConfig.read(raw, refusals)
-        if found.drafter is not None:
-            found.model = found.drafter.backbone
-            expected = drafter_tensors(found.drafter, found.headers)
+        found.model = None if found.drafter is None else found.drafter.backbone
     if kind == TARGET:
         found.model = ModelConfig.read(raw, refusals)
         refusals.check(lambda: ModelConfig.check_generation(files.folder))
-        expected = None if found.model is None else target_tensors(found.model)
-    if expected is not None and readable:
-        refusals.extend(_tensor_refusals(files.name, expected, found.headers))
+    if found.model is not None and readable:
+        refusals.extend(_tensor_refusals(found, found.model))
     if target is not None:
         _compare(found, target, refusals)
     found.refusals = refusals.reasons
@@ -137,10 +134,19 @@ def _verifier(raw: Mapping[str, Any]) -> str | None:
     return place if isinstance(place, str) and place else None
 
 
-def _tensor_refusals(
-    name: str, expected: ExpectedTensors, headers: Mapping[str, TensorHeader]
-) -> list[CheckpointError]:
+def _tensor_refusals(found: Inspection, model: ModelConfig) -> list[CheckpointError]:
     """Missing tensors, wrong shapes, wrong dtypes, and tensors without a use."""
+    name, headers = found.name, found.headers
+    if model.num_layers > len(headers):
+        # Naming every tensor of every layer might take more memory than there is.
+        return [
+            CheckpointError(
+                f"config.json of {name} has {model.num_layers} layers, but there are only {len(headers)} tensors",
+                SAME_CHECKPOINT,
+            )
+        ]
+    drafter = found.drafter
+    expected = target_tensors(model) if drafter is None else drafter_tensors(drafter, headers)
     reasons = [missing_tensor(name, tensor) for tensor in expected.required if tensor not in headers]
     wanted = {**expected.required, **expected.optional}
     for tensor, shape in wanted.items():

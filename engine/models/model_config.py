@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,9 @@ class ModelConfig:
         own_head_dim = read(lambda: optional_whole_number(config, "head_dim", None))
         num_kv_heads = own_kv_heads or num_heads
         head_dim = own_head_dim or family.head_dim or (hidden_size // num_heads if hidden_size and num_heads else None)
-        sizes = {
-            name: read(lambda key=key: whole_number(config, key))  # type: ignore[misc]
-            for name, key in (
-                ("vocab_size", "vocab_size"),
-                ("intermediate_size", "intermediate_size"),
-                ("num_layers", "num_hidden_layers"),
-                ("max_position_embeddings", "max_position_embeddings"),
-            )
-        }
+        keys = {name: name for name in ("vocab_size", "intermediate_size", "max_position_embeddings")}
+        keys["num_layers"] = "num_hidden_layers"
+        sizes = {name: read(partial(whole_number, config, key)) for name, key in keys.items()}
         sizes |= {
             "num_heads": num_heads,
             "hidden_size": hidden_size,

@@ -155,6 +155,14 @@ def test_every_reason_of_a_mixture_of_experts(tmp_path: Path) -> None:
     assert [word in str(reason) for word, reason in zip(words, found.refusals, strict=True)] == [True] * 4
 
 
+@pytest.mark.parametrize("part", ["target", "draft"])
+def test_more_layers_than_tensors_are_refused_in_one_sentence(tmp_path: Path, part: str) -> None:
+    folder = copy_drafter(VANILLA / part, tmp_path, config={"num_hidden_layers": 2**24, "layer_types": None})
+    [refusal] = inspect(folder).refusals
+    assert "has 16777216 layers, but there are only" in str(refusal)
+    assert_reads_well(refusal)
+
+
 def test_a_drafter_is_no_target_and_a_target_is_compared_with_none() -> None:
     found = inspect(VANILLA / "draft", VANILLA / "draft")
     assert ["is no target but: drafter" in str(reason) for reason in found.refusals] == [True]
