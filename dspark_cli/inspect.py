@@ -53,13 +53,14 @@ def inspect(
     for name in (checkpoint, target):
         if name in _WEIGHTLESS:
             raise UsageError(f"`{name}` is no checkpoint: there is nothing to inspect", "Name a folder or a hub id.")
+    from dspark.cli.progress import Reporter
     from dspark.engine.models.checkpoint_files import CheckpointFiles
     from dspark.engine.models.inspection import inspect_checkpoint
 
-    with sink.progress() as progress:
-        files = CheckpointFiles.locate(checkpoint, progress=progress.step)
-        other = None if target is None else CheckpointFiles.locate(target, progress=progress.step)
-        found = inspect_checkpoint(files, target=other)
+    progress = Reporter(sink.note)
+    files = CheckpointFiles.locate(checkpoint, progress=progress.step)
+    other = None if target is None else CheckpointFiles.locate(target, progress=progress.step)
+    found = inspect_checkpoint(files, target=other)
     sink.document({"command": "inspect", "target": target, **_document(found)})
     sink.table(f"inspect {checkpoint}", _rows(found, target))
     for number, refusal in enumerate(found.refusals, start=1):

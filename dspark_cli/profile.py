@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +9,12 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.loading import resolve_models
 from dspark.engine.errors import UsageError
-from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
+from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
-    from dspark.cli.profile_progress import ProfileReporter
     from dspark.engine.config import EngineConfig
     from dspark.engine.profiling.settings import ProfileSettings
     from dspark.profiles import PredictionError, Profile
@@ -38,7 +37,7 @@ def profile(
     max_batch_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            metavar="TOKENS",
             help="Largest batch, in packed tokens. Default: what --concurrency requests can verify at once.",
             show_default=False,
             rich_help_panel=MEASURING,
@@ -47,7 +46,7 @@ def profile(
     repeats: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            metavar="COUNT",
             help="Samples of each point. Default: as many as fit into a minute, 5 to 20.",
             show_default=False,
             rich_help_panel=MEASURING,
@@ -63,7 +62,9 @@ def profile(
     seed: Annotated[
         int,
         typer.Option(
-            min=0, help="Seed of the order and of the points kept to test predictions.", rich_help_panel=MEASURING
+            metavar="NUMBER",
+            help="Seed of the order and of the points kept to test predictions, from 0 up.",
+            rich_help_panel=MEASURING,
         ),
     ] = 0,
     config: options.Config = None,
@@ -79,7 +80,7 @@ def profile(
     Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
     """
     from dspark.engine.config import EngineConfig
-    from dspark.engine.jobs.results import check_folder
+    from dspark.engine.jobs.output_places import check_folder
     from dspark.engine.profiling.settings import ProfileSettings
 
     sink: Sink = ctx.obj
@@ -125,10 +126,15 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
         try:
             progress.step("Starting")
             from dspark.engine import Engine
+            from dspark.engine.preflight import check_device, check_models
             from dspark.engine.profiling.job import profile_engine
 
+            with flags_named(ctx):
+                check_device(config)
             if config.load_format == "auto":
-                config = _resolved(config, progress)
+                models = resolve_models(config, progress)
+                check_models(config, models.target, models.drafter)
+                config = models.local
             progress.step("Loading the models")
             with flags_named(ctx):
                 engine = Engine(
@@ -142,15 +148,6 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
             ) from None
 
 
-def _resolved(config: EngineConfig, progress: ProfileReporter) -> EngineConfig:
-    """With folders in place of hub ids and aliases."""
-    from dspark.engine.models.resolve import resolve_drafter, resolve_target
-
-    target = resolve_target(config.target, progress=progress.step)
-    drafter = resolve_drafter(drafter_for(config.target, config.drafter), progress=progress.step)
-    return replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
-
-
 def _save(measured: Profile, document: Path, picture: Path) -> None:
     from dspark.profiles import save_profile
     from dspark.profiles.plots import save_plot
@@ -162,9 +159,9 @@ def _save(measured: Profile, document: Path, picture: Path) -> None:
 
 def _render(measured: Profile, document: Path, picture: Path, sink: Sink) -> None:
     curve, validation = measured.curve, measured.validation
-    buckets = curve.target.buckets
+    stairs = curve.reference_target
+    buckets = stairs.buckets
     speed, round_speed = curve.steps_per_s(buckets), curve.steps_per_s(buckets, scope="round")
-    stairs = curve.target
     sink.document(
         {
             "command": "profile",

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from dspark.engine.artefacts import confidence_temperatures, make_planner
 from dspark.engine.batch import PackedBatch
 from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
 from dspark.engine.counts import RunStats
+from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
 from dspark.engine.graphs.static_memory import GraphSizes
@@ -19,9 +21,13 @@ from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
+from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
-from dspark.engine.scheduler.policies import Policy, parse_policy
+from dspark.engine.round_meter import RoundListener
+from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.policies import LengthPolicy, Planned, parse_policy
 from dspark.engine.stopping import StopText
+from dspark.kernels import NO_STOP
 
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
@@ -48,6 +54,7 @@ class Engine:
         config: what to load and how to decode.
         target, drafter: models already in memory, in place of those that `config` names.
         policy: a scheduling policy object, in place of the one that `config.policy` spells.
+        planner: plans the rounds of `causal` and `async`, in place of one made from `config.profile`.
         detokenizer: turns token ids into text; only needed for requests with stop strings.
         progress: told (what, done, total) while CUDA graphs are captured.
 
@@ -62,19 +69,21 @@ class Engine:
         *,
         target: Target | None = None,
         drafter: DraftModel | None = None,
-        policy: Policy | None = None,
+        policy: LengthPolicy | Planned | None = None,
+        planner: RoundPlanner | None = None,
         detokenizer: Detokenizer | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
-        self.device = _device(config.device)
-        self.dtype = _dtype(config.dtype, self.device)
+        self.device = choose_device(config.device)
+        self.dtype = choose_dtype(config.dtype, self.device)
         drafts = policy.drafts if policy is not None else config.policy != "none"
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
+        self.planner: RoundPlanner | None = None
         self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
         target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0
-        policy_name = config.policy or (f"fixed:{self.gamma}" if self.gamma else "none")
+        policy_name = config.policy or _default_policy(self.gamma, plans=planner is not None or bool(config.profile))
         self.policy = policy or parse_policy(policy_name, self.gamma)
         self.policy_name = policy_name if policy is None else repr(policy)
         if self.policy.drafts and drafter is None:
@@ -82,13 +91,15 @@ class Engine:
                 f"policy {self.policy_name} verifies drafts, and there is no drafter",
                 "Give a drafter, or use the policy none.",
             )
-        self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
+        self.stop_id_tensor = torch.tensor(sorted(self.stop_ids) or [NO_STOP], device=self.device)  # [n] int64
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
         self.max_context = self._context_limit()
+        self.confidence_temperatures = confidence_temperatures(self)  # [G]
+        self.temperature_tensor = torch.tensor(self.confidence_temperatures, dtype=torch.float32, device=self.device)
         self.target_page_bytes = target.new_cache(1, self.page_size).bytes_per_page
         self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0
         self.graph_sizes = GraphSizes(
@@ -102,8 +113,19 @@ class Engine:
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
         self.graphs = self._capture_graphs(progress)
+        if isinstance(self.policy, Planned):
+            self.planner = planner or make_planner(self, self.policy)
         self.stats = RunStats()
+        # Told of every round, which then waits for the one before it; None: nobody is.
+        self.observer: RoundObserver | None = None
+        # Told of every round's plan and measured time; None: nobody is.
+        self.round_listener: RoundListener | None = None
         self._decoding = False
+
+    @property
+    def allocates(self) -> bool:
+        """Does the device decide how much of each block is verified."""
+        return isinstance(self.policy, Planned) and not self.policy.causal
 
     @property
     def pages_per_request(self) -> int:
@@ -131,7 +153,7 @@ class Engine:
         self._decoding = True
         self.stats = RunStats()
         try:
-            yield from DecodeLoop(self, requests).run()
+            yield from DecodeLoop(self, requests, depth=self._pipeline_depth()).run()
         finally:
             self._decoding = False
 
@@ -201,6 +223,14 @@ class Engine:
             "max_context": self.max_context,
         }
 
+    def _pipeline_depth(self) -> int:
+        if self.observer is not None:
+            # It looks at what the next round writes over.
+            return 0
+        if self.config.pipeline_depth is not None:
+            return self.config.pipeline_depth
+        return 0 if self.graphs is None else 1
+
     def _context_limit(self) -> int:
         limits = [self.target.config.max_position_embeddings]
         if self.drafter is not None:
@@ -247,18 +277,10 @@ class Engine:
         return graphs
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("No CUDA device is usable here.", "Leave --device out, or give --device cpu.")
-    return torch.device(name)
-
-
-def _dtype(name: str, device: torch.device) -> str:
-    if name != "auto":
-        return name
-    return "bfloat16" if device.type == "cuda" else "float32"
+def _default_policy(gamma: int, *, plans: bool) -> str:
+    if gamma == 0:
+        return "none"
+    return "async" if plans else f"fixed:{gamma}"
 
 
 def _stop_ids(target: Target, detokenizer: Detokenizer | None) -> frozenset[int]:

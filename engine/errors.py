@@ -29,6 +29,10 @@ class CheckpointError(DsparkError):
         return (self, *self.others)
 
 
+class UnknownModelError(CheckpointError, UsageError):
+    """What a model option names is no model at all."""
+
+
 class RequestError(DsparkError):
     """One input row cannot be decoded; the others can."""
 

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from dspark.kernels.activation import reference as _activation
+from dspark.kernels.allocation import reference as _allocation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
+from dspark.kernels.commit import NO_STOP, ResultField, SlotField
+from dspark.kernels.commit import reference as _commit
 from dspark.kernels.confidence import reference as _confidence
 from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
@@ -59,6 +62,8 @@ def _dispatch(
     return op
 
 
+commit_round = _dispatch(_commit.commit_round)
+allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
@@ -79,13 +84,18 @@ write_main_cache = _dispatch(_main_cache.write_main_cache)
 __all__ = [
     "ACCEPT",
     "DRAFT",
+    "NO_STOP",
     "SAMPLE",
     "AttentionLayout",
     "BatchInputs",
     "NoiseKeys",
+    "ResultField",
     "RoundField",
     "SamplingRows",
+    "SlotField",
     "Verdict",
+    "allocate_lengths",
+    "commit_round",
     "confidence_logits",
     "gumbel",
     "headless_confidence_logits",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -61,21 +62,27 @@ def fit_staircase(
     )
 
 
-def prediction_error(staircase: Staircase, measurements: Sequence[Measurement]) -> PredictionError:
-    """Compare the staircase's predictions with points, whether it was fitted to them or not."""
+def complete(staircase: Staircase, other: Staircase) -> Staircase:
+    """`staircase` with the buckets that only `other` has: where nothing was measured, a near relative's line."""
+    lacking = ~np.isin(other.buckets, staircase.buckets)
+    if not lacking.any():
+        return staircase
+    order = np.argsort(np.concatenate([staircase.buckets, other.buckets[lacking]]))
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(staircase, name), getattr(other, name)[lacking]])[order]
+        for name in ("buckets", "time_s", "p20_s", "p80_s", "reference_load", "load_s")
+    }
+    return replace(staircase, **columns)
+
+
+def prediction_error(predicted_s: Sequence[float], measurements: Sequence[Measurement]) -> PredictionError:
+    """Compare predictions [n] with the points [n] they are for, whether they were fitted to them or not."""
     if not measurements:
         return PredictionError(num_points=0, median=None, p90=None, largest=None)
-    errors = relative_errors(staircase, measurements)
+    measured = np.array([m.median_s for m in measurements])
+    errors = np.abs(np.asarray(predicted_s) - measured) / measured
     median, p90, largest = (float(q) for q in np.quantile(errors, (0.5, 0.9, 1)))
     return PredictionError(num_points=len(measurements), median=median, p90=p90, largest=largest)
-
-
-def relative_errors(staircase: Staircase, measurements: Sequence[Measurement]) -> FloatArray:
-    """|predicted - measured| / measured of each point, [n]."""
-    measured = np.array([m.median_s for m in measurements])
-    # By the bucket that the engine ran, not the one that this staircase would choose: they are the same one.
-    predicted = staircase.time_at([m.bucket for m in measurements], [m.load for m in measurements])
-    return np.abs(predicted - measured) / measured
 
 
 def _line(load: FloatArray, time_s: FloatArray) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def draw_steps_per_s(
     axes: Axes, curve: StepCurve, *, label: str, scope: str = "target", color: str = TARGET, linestyle: str = "-"
 ) -> None:
     """SPS(B), flat up to each bucket; the band of the target's own steps."""
-    stairs = curve.target
+    stairs = curve.reference_target
     edges = _edges(stairs)
     if scope == "target":
         low, high = 1 / stairs.p80_s, 1 / stairs.p20_s
@@ -55,7 +55,7 @@ def save_plot(profile: Profile, path: Path) -> None:
     figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     time_axes, speed_axes = figure.subplots(1, 2)
-    draw_step_time(time_axes, curve.target, label="target step")
+    draw_step_time(time_axes, curve.reference_target, label="target step")
     others = [(curve.verify_greedy, "verification, greedy", ROUND, ":"), (curve.draft, "draft block", DRAFT, "--")]
     for stairs, label, color, linestyle in others:
         if stairs is not None:

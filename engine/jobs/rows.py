@@ -9,12 +9,11 @@ from typing import Any
 from dspark.engine.errors import RequestError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.input_file import Line
-from dspark.engine.jobs.request_fields import SETTINGS, json_type, read_settings
+from dspark.engine.jobs.request_fields import KINDS, SETTINGS, json_type, misspelt_kind, read_settings
 from dspark.engine.wording import shortened
 
 Message = dict[str, str]
 
-_KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
 _BATCH_URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -34,6 +33,7 @@ class Row:
     index: int
     line: int
     custom_id: str | None = None
+    dataset: str | None = None
     prompt: str | None = None
     token_ids: list[int] | None = None
     messages: list[Message] | None = None
@@ -66,6 +66,7 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
     try:
         fields = _object(line.content)
         custom_id = _custom_id(fields)
+        dataset = fields.get("dataset")
         question, settings = _read(fields, all_turns=all_turns)
     except RequestError as error:
         return Row(line.index, line.number, custom_id, error=reason(error))
@@ -73,6 +74,8 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
         line.index,
         line.number,
         custom_id,
+        # A common column, so anything that is no name in it is just not used.
+        dataset=dataset if isinstance(dataset, str) and dataset.isprintable() else None,
         prompt=question.prompt,
         token_ids=question.token_ids,
         messages=question.messages,
@@ -106,9 +109,12 @@ def _custom_id(fields: Mapping[str, Any]) -> str | None:
 
 
 def _read(fields: Mapping[str, Any], *, all_turns: bool) -> tuple[_Question, dict[str, Any]]:
-    kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
+    kinds = [kind for kind in KINDS if fields.get(kind) is not None]
     if not kinds:
-        raise RequestError("no prompt", f"Give one of {', '.join(_KINDS)}.")
+        misspelt = misspelt_kind(name for name in fields if name not in KINDS)
+        if misspelt:
+            raise RequestError(f"no prompt, but `{shortened(misspelt[0])}`", f"Perhaps `{misspelt[1]}` is meant.")
+        raise RequestError("no prompt", f"Give one of {', '.join(KINDS)}.")
     if len(kinds) > 1:
         raise RequestError(f"ambiguous: has {' and '.join(f'`{kind}`' for kind in kinds)}", "Keep one of them.")
     kind = kinds[0]

@@ -9,9 +9,8 @@ from dspark.engine.errors import CheckpointError
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
 from dspark.engine.models.builtin import builtin_target
 from dspark.engine.models.builtin_convert import Progress
-from dspark.engine.models.resolve import builtin_drafter, resolve_description
+from dspark.engine.models.resolve import builtin_drafter, fetch_failure, resolve_description
 from dspark.engine.models.tensor_files import SINGLE_FILE, TensorHeader, indexed_files, read_headers
-from dspark.engine.wording import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,11 @@ def _hub_headers(repo_id: str, folder: Path) -> dict[str, TensorHeader]:
     for name in sorted(set(indexed_files(folder).values())) or [SINGLE_FILE]:
         try:
             file = huggingface_hub.parse_safetensors_file_metadata(repo_id, name, revision=folder.name)
-        except Exception as error:
-            # Errors of the hub, of its answer, and whatever the HTTP library of the day raises.
+        except Exception as error:  # also whatever the HTTP library of the day raises
+            why, remedy = fetch_failure(error)
             raise CheckpointError(
-                f"the tensor headers in {name} of {repo_id} could not be read on the Hugging Face hub "
-                f"({type(error).__name__}: {first_line(error)})",
-                "Check that it holds safetensors files, the network and that HF_HUB_OFFLINE is not set, or give the "
-                "path of a local folder.",
+                f"the tensor headers in {name} of {repo_id} could not be read on the Hugging Face hub: {why}",
+                f"{remedy} Or give the path of a local folder with safetensors files.",
             ) from error
         headers |= {tensor: TensorHeader(str(info.dtype), tuple(info.shape)) for tensor, info in file.tensors.items()}
     return headers

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import CheckpointError, UsageError
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.drafter_formats import LOOKED_FOR, PICK_ANOTHER, DraftFormat, recognise
@@ -73,7 +73,8 @@ def inspect_checkpoint(files: CheckpointFiles, *, target: CheckpointFiles | None
     """`target`: the one that a drafter is to be used with.
 
     Raises:
-        CheckpointError: there is no config.json that can be read at all, or `target` was given for a target.
+        CheckpointError: there is no config.json that can be read at all.
+        UsageError: `target` was given for a target.
     """
     raw = read_json_object(files.folder / "config.json")
     refusals = Refusals()
@@ -165,7 +166,7 @@ def _tensor_refusals(found: Inspection, model: ModelConfig) -> list[CheckpointEr
 def _compare(found: Inspection, target: CheckpointFiles, refusals: Refusals) -> None:
     """Add what speaks against using a drafter with `target`."""
     if found.kind == TARGET:
-        raise CheckpointError(
+        raise UsageError(
             f"`{found.name}` is a target, which is compared with no other", "Name the drafter first, then --target."
         )
     other = inspect_checkpoint(target)

@@ -292,7 +292,7 @@ def peers(rates: MachineRates) -> list[Result]:
         engine = make_engine(concurrency=batch)
         fill_caches(engine)
         inputs = staged(engine, batch, 256)
-        own = gpu_ms(lambda b=inputs: (b.target(), b.verification()))  # type: ignore[arg-type, return-value]
+        own = gpu_ms(lambda b=inputs: (b.place(), b.target(), b.verification()))  # type: ignore[arg-type, return-value]
         del engine, inputs
         release()
         cache = StaticCache(config=config, max_cache_len=512)

@@ -101,9 +101,9 @@ def test_quiet_leaves_the_exit_code_alone(tmp_path: Path, capsys: pytest.Capture
         ((), 2, "Missing argument"),
         (("none",), 2, "`none` is no checkpoint"),
         ((ZLAB / "draft", "--target", "ngram"), 2, "`ngram` is no checkpoint"),
-        (("no-such-alias",), 1, "does not exist"),
-        ((ZLAB / "target", "--target", ZLAB / "target"), 1, "compared with no other"),
-        ((ZLAB,), 1, r"has no config.json"),
+        (("no-such-alias",), 2, "does not exist"),
+        ((ZLAB / "target", "--target", ZLAB / "target"), 2, "compared with no other"),
+        ((ZLAB,), 2, r"has no config.json"),
     ],
     ids=["nothing", "none", "ngram", "absent", "two-targets", "no-folder-of-a-model"],
 )

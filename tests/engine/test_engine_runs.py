@@ -87,9 +87,10 @@ def test_requests_are_pulled_as_slots_become_free() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"kv_cache_tokens": 120, "max_context": 100}], ids=["roomy", "preempting"])
-def test_pages_come_back(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["one-by-one", "overlapped", "two-in-flight"])
+def test_pages_come_back(config: dict[str, Any], depth: int) -> None:
     engine = make_engine(detokenizer=Detokenizer(reference("dspark_rnn")[5][7]), **config)
-    loop = DecodeLoop(engine, requests())
+    loop = DecodeLoop(engine, requests(), depth=depth)
     assert len(list(loop.run())) == len(PROMPT_LENGTHS)
     assert loop.pool.num_free == engine.num_pages - 1
     assert not loop.pool.tables.any()
@@ -98,9 +99,12 @@ def test_pages_come_back(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("policy", ["none", "fixed:1", "fixed:7", "threshold:0.5", SometimesNothing()], ids=str)
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("kv_cache_tokens", [None, 240], ids=["roomy", "preempting"])
-def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | None) -> None:
+@pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped"])
+def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | None, depth: int) -> None:
     stop = Detokenizer(reference("dspark_rnn")[5][7])
-    engine = make_engine(policy=policy, detokenizer=stop, max_context=100, kv_cache_tokens=kv_cache_tokens)
+    engine = make_engine(
+        policy=policy, detokenizer=stop, max_context=100, kv_cache_tokens=kv_cache_tokens, pipeline_depth=depth
+    )
     done = list(engine.generate(requests(**sampling)))
     for completion in done:
         counts = completion.counts
@@ -117,6 +121,12 @@ def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | No
     assert stats.rounds <= stats.spec.rounds
     if policy == "none":
         assert (stats.spec.drafted, stats.spec.verified, stats.spec.accepted) == (0, 0, 0)
+
+
+def test_counts_do_not_depend_on_the_overlap() -> None:
+    engines = [make_engine(concurrency=5, pipeline_depth=depth) for depth in (0, 1, 2)]
+    counts = [{c.index: c.counts for c in engine.generate(requests(temperature=1.0))} for engine in engines]
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_counts_of_a_request_do_not_depend_on_its_company() -> None:

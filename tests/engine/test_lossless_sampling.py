@@ -166,6 +166,13 @@ def test_fixed_by_rejection(pair: ToyPair, truth: list[list[np.ndarray]]) -> Non
         pytest.param(ReadsHistory(), {}, id="reads-history"),
         pytest.param("fixed:2", {"kv_cache_tokens": 512 * 24, "concurrency": 1024}, id="preemption"),
         pytest.param("fixed:3", {"acceptance": "coupled"}, id="coupled"),
+        pytest.param("fixed:3", {"pipeline_depth": 1}, id="overlapped"),
+        pytest.param(ReadsHistory(), {"pipeline_depth": 1}, id="overlapped-reads-history"),
+        pytest.param(
+            "threshold:0.4",
+            {"pipeline_depth": 1, "kv_cache_tokens": 512 * 24, "concurrency": 1024},
+            id="overlapped-preemption",
+        ),
     ],
 )
 def test_other_schedules(

@@ -13,6 +13,8 @@ from dspark import kernels
 
 # op -> folder
 OPS = {
+    "commit_round": "commit",
+    "allocate_lengths": "allocation",
     "confidence_logits": "confidence",
     "gumbel": "random",
     "headless_confidence_logits": "confidence",

@@ -44,6 +44,7 @@ def test_greedy(graph_device: str, name: str, policy: str, concurrency: int) -> 
     done = run(engine)
     assert [completion.token_ids for completion in done] == reference(name)
     if graph_device == "cpu":
+        # One by one, where the graphs' rounds overlap.
         eager = make_pair_engine(name, "cpu", graphs=False, policy=POLICIES[policy], concurrency=concurrency)
         assert [completion.counts for completion in done] == [completion.counts for completion in run(eager)]
 

@@ -47,7 +47,7 @@ def same_twice(
     """
     assert engine.graphs is not None and engine.draft_cache is not None
     memory = engine.graphs.memory
-    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits]
+    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits, memory.state]
     # Padding tokens all write the padding page, in no order.
     rows = slice(engine.page_size, None)
     for cache in (engine.target_cache, engine.draft_cache):

@@ -16,7 +16,7 @@ from refusals import assert_reads_well
 from safetensors.torch import load_file, save_file
 from speculators_folders import VARIANTS, write_drafter
 
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import CheckpointError, UsageError
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.inspection import Inspection, inspect_checkpoint
@@ -166,7 +166,7 @@ def test_more_layers_than_tensors_are_refused_in_one_sentence(tmp_path: Path, pa
 def test_a_drafter_is_no_target_and_a_target_is_compared_with_none() -> None:
     found = inspect(VANILLA / "draft", VANILLA / "draft")
     assert ["is no target but: drafter" in str(reason) for reason in found.refusals] == [True]
-    with pytest.raises(CheckpointError, match="compared with no other") as refused:
+    with pytest.raises(UsageError, match="compared with no other") as refused:
         inspect(VANILLA / "target", VANILLA / "target")
     assert_reads_well(refused.value)
 
