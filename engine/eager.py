@@ -116,7 +116,7 @@ class EagerRunner:
         state = self._state_of(rows)
         starts = state[:, SlotField.START]
         temperature = self.slots.temperature[rows]
-        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_size))
+        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_width))
         block = DraftBlock(
             anchors=self._tensor(state[:, SlotField.ANCHOR]),
             starts=self._tensor(starts),

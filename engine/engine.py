@@ -110,7 +110,7 @@ class Engine:
         self.graph_sizes = GraphSizes(
             concurrency=self.concurrency,
             steps=self.policy.steps(self.gamma) if drafter is not None else 0,
-            block_size=self.gamma,
+            block_width=drafter.block_width if drafter is not None else 0,
             vocab_size=target.config.vocab_size,
             max_pages=self.pages_per_request,
         )

@@ -53,7 +53,7 @@ class DraftGraphs:
 
     def _run(self, bucket: int, context: int, sampled: bool) -> None:
         memory, drafter, page_size = self._memory, self._drafter, self._engine.page_size
-        width = drafter.block_size
+        width = drafter.block_width
         inputs = memory.draft_inputs.prefix(bucket, bucket * width)
         prepare_batch(
             memory.host_round,

@@ -55,7 +55,7 @@ class GraphRunner(EagerRunner):
             "graphs are captured for one length"
         )
         self._send(rows, order)
-        context = int(self.slots.most_start(rows).max()) + self.engine.gamma
+        context = int(self.slots.most_start(rows).max()) + self.engine.graph_sizes.block_width
         return drafts.replay(len(rows), context, sampled=self._variant(rows) is not Sampling.GREEDY)
 
     def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:

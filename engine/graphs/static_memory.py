@@ -15,7 +15,7 @@ class GraphSizes:
 
     concurrency: int  # S
     steps: int  # drafted tokens a request, 0 without a drafter
-    block_size: int  # G, 0 without a drafter
+    block_width: int  # slots of a draft block (B), 0 without a drafter
     vocab_size: int
     max_pages: int  # M, of one request
 
@@ -60,7 +60,7 @@ class StaticMemory:
         self.result = zeros(requests, len(ResultField) + steps)
         self.drafts = self.result[:, len(ResultField) :] if steps else None  # [S, steps]
         if steps:
-            draft_tokens = requests * sizes.block_size
+            draft_tokens = requests * sizes.block_width
             self.draft_inputs = BatchInputs.zeros(requests, draft_tokens, max_pages=sizes.max_pages, device=device)
             self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)  # [S, steps, V], the q
             self.confidence_logits = zeros(requests, steps, dtype=torch.float32)  # [S, steps]
