@@ -16,7 +16,7 @@ from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.atomic_file import replaced
 from dspark.engine.jobs.run_header import differences
 from dspark.engine.models.drafter_config import DrafterConfig
-from dspark.engine.models.weights import SINGLE_FILE
+from dspark.engine.models.tensor_files import SINGLE_FILE
 from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.draft_model import DraftModel
 from dspark.engine.training.settings import STATE_FOLDER

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import UsageError
-from dspark.engine.models.drafter_config import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
+from dspark.engine.models.drafter_formats import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
 
 NO_MARKOV_HEAD = "none"
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.errors import UsageError
-from dspark.engine.models.drafter_config import ARCHITECTURE, DrafterConfig
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.drafter_formats import ARCHITECTURE
 from dspark.engine.models.dummy import derived_drafter_config
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.training.settings import NO_MARKOV_HEAD, DrafterShape
