@@ -22,8 +22,8 @@ class RatioEstimator:
     """measured / predicted time per bucket, each shrunk to the ratio over all buckets while it has few samples.
 
     Ratios are averaged as logarithms, so that too slow and too fast count alike and no corrected time can be zero or
-    negative. A deviation counts for at most a few times the usual one: a stall of any length moves an estimate as little
-    as a slightly slow step does, while a lasting change widens what is usual and is soon followed.
+    negative. A deviation counts for at most a few times the usual one: a stall of any length moves an estimate as
+    little as a slightly slow step does, while a lasting change widens what is usual and is soon followed.
     """
 
     def __init__(self, num_buckets: int) -> None:
