@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dspark.engine.scheduler.allocation import allocate
-from dspark.engine.scheduler.capacity import best_budget
 from dspark.engine.scheduler.history import SurvivalHistory
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import ScheduleView, parse_policy
@@ -21,6 +20,7 @@ from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import HazardArray, hazards
 from dspark.profiles import StepCurve
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _WARM_UP = 0.1  # of the rounds, before anything is counted
@@ -104,7 +104,7 @@ def replay(
     """Throughput of `policy` with `concurrency` requests at any time.
 
     Args:
-        policy: as `--policy` spells it, or `oracle`, which knows every block's outcome.
+        policy: as `--policy` spells it, or `oracle`: drafts always and knows every block's outcome.
         rng: equal generators give different policies equal blocks.
         rounds: None: as many as make the spread small, 200 to 4,000.
         context_tokens: visible tokens of each request; None: the curve's reference.
@@ -118,18 +118,18 @@ def replay(
         rounds = int(np.clip(40_000 // concurrency, 200, 4_000))
     context = curve.reference_context_tokens if context_tokens is None else context_tokens
     load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
+    clock = RoundClock(curve, adapt=False)
+    most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
+    step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load, steps=blocks.gamma)
     draws = _draw(blocks, concurrency, rounds, rng)
     if policy in ("async", "causal"):
-        lengths, drafts = _planned(blocks, curve, draws, load, causal=policy == "causal")
+        lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal")
     else:
-        lengths = _oracle(blocks, curve, draws, load) if policy == "oracle" else _fixed(blocks, draws, policy)
+        oracle = policy == "oracle"
+        lengths = _oracle(blocks, draws, load, step_s, draft_s) if oracle else _fixed(blocks, draws, policy)
         drafts = np.full(rounds, policy != "none")
     accepted = np.minimum(blocks.accepted[draws.rows], lengths)
-    batch = concurrency + lengths.sum(axis=1)
-    most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
-    clock = RoundClock(curve, adapt=False)
-    time_s = clock.step_times_s(load, most_tokens=most)[batch - concurrency]
-    time_s = time_s + drafts * clock.draft_s(load, steps=blocks.gamma)
+    time_s = step_s[lengths.sum(axis=1)] + drafts * draft_s
 
     counted = slice(int(_WARM_UP * rounds), None)
     tokens = accepted[counted].sum() + accepted[counted].size
@@ -170,26 +170,32 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     return parse_policy(policy, blocks.gamma).lengths(view)[draws.rows]
 
 
-def _oracle(blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad) -> IntArray:
-    """Lengths [N, R] when every block's outcome is known: the best number of tokens that will all be accepted."""
-    most = min(load.num_requests * (1 + blocks.gamma), curve.max_batch_tokens)
-    clock = RoundClock(curve, adapt=False)
-    round_s = clock.step_times_s(load, most_tokens=most) + clock.draft_s(load, steps=blocks.gamma)
-    accepted = blocks.accepted[draws.rows]
-    lengths = np.empty_like(accepted)
-    for i, passing in enumerate(accepted):
-        gain = np.arange(min(passing.sum() + 1, len(round_s)), dtype=np.float64)
-        left = best_budget(gain, round_s, num_requests=load.num_requests)
-        lengths[i] = np.clip(left - (np.cumsum(passing) - passing), 0, passing)
-    return lengths
+def _oracle(blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, step_s: FloatArray, draft_s: float) -> IntArray:
+    """Lengths [N, R] of the largest throughput over all rounds, when every block's outcome is known beforehand.
+
+    Only tokens that pass are verified. How many of them is best in a round follows from what its time is worth in the
+    others: tokens - rate * time is maximised for a rate that is raised until it is the throughput itself (Dinkelbach).
+    """
+    passing = blocks.accepted[draws.rows]
+    budgets = np.arange(len(step_s))
+    round_s = step_s + draft_s
+    rate, chosen = 0.0, np.minimum(passing.sum(axis=1), budgets[-1])
+    while (better := float((load.num_requests + chosen).sum() / round_s[chosen].sum())) > rate:
+        rate = better
+        worth = budgets - rate * round_s
+        is_best_so_far = worth >= np.maximum.accumulate(worth)
+        best_within = np.maximum.accumulate(np.where(is_best_so_far, budgets, 0))
+        chosen = best_within[np.minimum(passing.sum(axis=1), budgets[-1])]
+    before = np.cumsum(passing, axis=1) - passing
+    return np.clip(chosen[:, None] - before, 0, passing)
 
 
 def _planned(
-    blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad, *, causal: bool
+    blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, clock: RoundClock, *, causal: bool
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Lengths [N, R], and which rounds end with drafting."""
     rounds, concurrency = draws.rows.shape
-    planner = RoundPlanner(RoundClock(curve, adapt=False), gamma=blocks.gamma, causal=causal)
+    planner = RoundPlanner(clock, gamma=blocks.gamma, causal=causal)
     history = SurvivalHistory(concurrency, blocks.gamma)
     slots = np.arange(concurrency)
     lengths = np.zeros((rounds, concurrency), dtype=np.int64)
