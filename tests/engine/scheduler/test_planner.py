@@ -201,6 +201,23 @@ def test_observed_times_come_back_in_later_plans() -> None:
     assert plan.expected.draft_s == pytest.approx(0.7 * plan.curve.draft_s, rel=0.02)
 
 
+@pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
+def test_acceptance_that_differs_from_calibration_is_found(share: float) -> None:
+    curve = make_curve()
+    planner = RoundPlanner(RoundClock(curve), gamma=GAMMA, drafting_is_optional=False)
+    view, caps, load = random_hazards(32, seed=1), np.full(32, GAMMA), RoundLoad(32, 1)
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        plan = planner.plan(view, caps, load)
+        planner.observe(plan, accepted=int(rng.poisson(share * plan.survival_sum)))
+    assert plan.expected_tokens == pytest.approx(32 + share * plan.survival_sum, rel=0.03)
+    frozen = make_planner(curve)
+    for _ in range(50):
+        plan = frozen.plan(view, caps, load)
+        frozen.observe(plan, accepted=0)
+    assert plan.expected_tokens == pytest.approx(32 + plan.survival_sum)
+
+
 def test_gain_averages_are_means_over_blocks() -> None:
     average = GainAverage(2, window=6)
     np.testing.assert_array_equal(average.at(2), [0, 1, 2, 3, 4])
