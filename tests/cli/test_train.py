@@ -239,10 +239,10 @@ def test_the_live_display_shows_loss_acceptance_and_time_left():
 
 
 def test_without_a_terminal_lines_come_now_and_then(capsys):
-    from dspark.cli.train_progress import PlainTrainReporter
+    from dspark.cli.train_progress import TrainReporter
 
     lines, now = [], [0.0]
-    reporter = PlainTrainReporter(lines.append, lambda: now[0])
+    reporter = TrainReporter(lines.append, clock=lambda: now[0])
     reporter.step("Training")
     for second in range(31):
         now[0] = float(second)
