@@ -101,11 +101,17 @@ class _WatchedGraphs:
         self.memory = graphs.memory
         self.target = _WatchedTarget(graphs, device)
         self.verification = _WatchedVerification(graphs, device)
+        self.prefill = graphs.prefill
         self.drafts = None if graphs.drafts is None else self
         self.block: Timed[DraftOutput] | None = None
         self.draft_bucket = 0
         self._drafts = graphs.drafts
+        self._graphs = graphs
         self._device = device
+
+    @property
+    def num_captured(self) -> int:
+        return self._graphs.num_captured
 
     def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
         """A draft block."""
