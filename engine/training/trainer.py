@@ -18,15 +18,14 @@ from dspark.engine.errors import EngineError
 from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.batches import Batches, HostBatch
 from dspark.engine.training.checkpoint import RunFolder, RunState
-from dspark.engine.training.draft_model import DraftModel
 from dspark.engine.training.evaluate import evaluate
+from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.schedule import RunClock, learning_rate
 from dspark.engine.training.settings import TrainSettings
 from dspark.engine.training.step import DistillationStep, StepLoss
 
 # The device is waited for this often at most, to show how it goes.
 _READING_EVERY_S = 1.0
-_BETAS = (0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +49,6 @@ class TrainReporter(Protocol):
 
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         """The held-out texts were measured."""
-
-
-def make_optimizer(model: DraftModel, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW over fp32 weights; norms, biases and the Markov tables do not decay."""
-    decayed: list[torch.nn.Parameter] = []
-    kept: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        is_matrix = parameter.ndim == 2 and "markov_w" not in name and "confidence" not in name
-        (decayed if is_matrix else kept).append(parameter)
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=_BETAS, fused=fused)
 
 
 class Trainer:
@@ -89,7 +76,7 @@ class Trainer:
         self._folder, self._identity, self._card, self._reporter = folder, identity, card, reporter
         self._settings: TrainSettings = step.settings
         self._model = step.model
-        self._optimizer = make_optimizer(self._model, self._settings)
+        self._optimizer = DraftOptimizer(self._model, self._settings)
         self._clock = clock
         self.state = RunState()
         self._meter = _Meter(self._model.config.block_size, next(self._model.parameters()).device)
@@ -151,13 +138,10 @@ class Trainer:
         return state
 
     def _take_step(self, host: HostBatch, rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         result = self._step(host)
         result.loss.backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_gradient_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.step(rate)
         self._meter.add(host, result)
 
     def _read(self, clock: RunClock, rate: float) -> None:

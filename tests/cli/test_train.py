@@ -146,7 +146,20 @@ def test_flags_reach_what_they_name(workplace):
         *("--temperatures", "1,0.5", "--max-tokens", "33", "--concurrency", "3", "--dtype", "float32"),
         *("--layers", "2", "--block-size", "5", "--markov-head", "rnn", "--markov-rank", "8"),
         *("--feature-layers", "-1,4", "--mask-token-id", "6", "--minutes", "3", "--rows", "4", "--row-tokens", "64"),
-        *("--anchors", "7", "--learning-rate", "0.1", "--weight-decay", "0", "--evaluate-every", "5", "--seed", "11"),
+        *(
+            "--anchors",
+            "7",
+            "--learning-rate",
+            "0.1",
+            "--optimizer",
+            "muon",
+            "--weight-decay",
+            "0",
+            "--evaluate-every",
+            "5",
+            "--seed",
+            "11",
+        ),
     ]
     assert main(["train", *arguments, "--overwrite"]) == 0
     (job,) = workplace.asked
@@ -156,6 +169,7 @@ def test_flags_reach_what_they_name(workplace):
     assert (shape.feature_layers, shape.mask_token_id) == ((-1, 4), 6)
     assert (settings.minutes, settings.steps, settings.rows, settings.row_tokens) == (3.0, None, 4, 64)
     assert (settings.anchors, settings.learning_rate, settings.weight_decay) == (7, 0.1, 0.0)
+    assert settings.optimizer == "muon"
     assert (settings.evaluate_every, settings.seed) == (5.0, 11)
     assert (text.prompts, text.data, text.minutes, text.tokens) == ("p", Path("f"), 0.5, 9)
     assert (text.temperatures, text.max_tokens, text.concurrency) == ((1.0, 0.5), 33, 3)
@@ -201,6 +215,7 @@ def test_an_interrupt_says_what_there_is(workplace, capsys):
         (["-o", "d", "--temperatures", "1,-1"], "--temperatures must be numbers from 0 to 100"),
         (["-o", "d", "--feature-layers", "a"], "--feature-layers is 'a', not whole numbers"),
         (["-o", "d", "--markov-head", "deep"], "--markov-head is 'deep'"),
+        (["-o", "d", "--optimizer", "sgd"], "--optimizer is 'sgd'"),
         (["-o", "d", "--row-tokens", "100"], "--row-tokens is 100"),
         (["-o", "d", "--learning-rate", "nan"], "--learning-rate is nan"),
         (["-o", "d", "--dtype", "int8"], "--dtype int8 cannot be trained in"),
