@@ -135,12 +135,22 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spares_what_is_on_disk(tmp_pa
     again.resume()
     with torch.no_grad():
         again._model.fc.weight[0, 0] = float("nan")
-    with pytest.raises(EngineError, match=r"the loss is nan at step 6.*diverged") as refused:
+    with pytest.raises(EngineError, match=r"the loss is nan by step 6.*diverged") as refused:
         again.run()
     assert_reads_well(refused.value)
     assert "on disk" in refused.value.remedy
     assert (tmp_path / "training" / "state.pt").read_bytes() == state_before
     assert (tmp_path / "model.safetensors").read_bytes() == drafter_before
+
+
+def test_a_gradient_that_is_no_number_is_seen_before_its_weights_are_saved(tmp_path):
+    trainer = make_trainer(tmp_path)
+    weight = trainer._model.norm.weight
+    weight.register_hook(lambda gradient: gradient * float("inf") if trainer.state.step == 2 else gradient)
+    with pytest.raises(EngineError, match=r"the gradient is (inf|nan) by step 3") as refused:
+        trainer.run()
+    assert "Nothing was saved yet" in refused.value.remedy
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_of_another_run_is_refused(tmp_path):
@@ -189,13 +199,13 @@ def test_a_run_of_minutes_ends_with_its_time(tmp_path):
     assert state.step == 6
     assert [acceptance.step for acceptance, _ in watcher.measured] == [3, 6]
     assert [reading.left_s for reading in watcher.readings][:2] == [50.0, 40.0]
-    assert watcher.readings[2].positions_per_s > 0
+    assert watcher.readings[2].gathered.positions_per_s > 0
 
 
 def test_training_raises_acceptance_on_the_text_it_sees(tmp_path):
     watcher = Watcher()
     settings = replace(SETTINGS, steps=60, evaluate_every_steps=30)
     make_trainer(tmp_path, settings, watcher=watcher).run()
-    first, last = watcher.readings[0], watcher.readings[-1]
+    first, last = watcher.readings[0].gathered, watcher.readings[-1].gathered
     assert np.mean(last.acceptance) > np.mean(first.acceptance)
     assert last.loss < first.loss
