@@ -1,0 +1,150 @@
+"""Tokens a second of every policy over concurrency and temperature, in steady state.
+
+    python tests/benchmarks/gpu_policies.py PROMPTS.jsonl... --profile profile.json [--calibration calibration.json]
+        [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--seconds 1.2] [--json FILE]
+
+Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored. What counts
+lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency share the
+models and take turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
+the distance between the lowest and the highest. A round's draft of `fixed:1` is that of a whole block but for the Markov
+steps: a head for one token alone would be cheaper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from dspark.engine import Engine, EngineConfig, Request, SamplingParams
+from dspark.engine.jobs.tokenizer import Tokenizer
+from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
+from dspark.engine.models.resolve import resolve_drafter, resolve_target
+
+POLICIES = ("none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal", "async")
+NEW_TOKENS, LONGEST = 256, 1024
+Cell = tuple[int, float, str]  # concurrency, temperature, policy
+
+
+def tokens_per_s(engine: Engine, prompts: list[list[int]], temperature: float, seconds: float, seed: int) -> float:
+    """Of a window between two completions."""
+
+    def rows() -> Iterator[Request]:
+        for index in itertools.count():
+            sampling = SamplingParams(
+                temperature=temperature, max_tokens=NEW_TOKENS, ignore_eos=True, seed=seed + index
+            )
+            yield Request(index, prompts[index % len(prompts)], sampling)
+
+    running = engine.generate(rows())
+    started = time.perf_counter()
+    points = []
+    for completion in running:
+        assert completion.error is None, completion.error
+        now = time.perf_counter() - started
+        if now > seconds / 2:
+            points.append((now, engine.stats.emitted))
+        if now > 1.5 * seconds and len(points) > 1:
+            break
+    running.close()
+    (first_s, first), (last_s, last) = points[0], points[-1]
+    return (last - first) / (last_s - first_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompts", nargs="+", type=Path)
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--calibration")
+    parser.add_argument("--drafter", default=DEFAULT_DRAFTER)
+    parser.add_argument("--concurrency", default="1,16,64,256")
+    parser.add_argument("--temperatures", default="0,1")
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    target, drafter = resolve_target(DEFAULT_TARGET), resolve_drafter(options.drafter)
+    tokenizer = Tokenizer.load(target)
+    assert tokenizer is not None
+    prompts = [
+        tokenizer.encode_chat([{"role": "user", "content": json.loads(line)["turns"][0]}])
+        for path in options.prompts
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    prompts = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS < LONGEST]
+    policies = options.policies.split(",")
+    sizes = [int(size) for size in options.concurrency.split(",")]
+    temperatures = [float(temperature) for temperature in options.temperatures.split(",")]
+    cells: dict[Cell, list[float]] = defaultdict(list)
+    models: dict[str, Any] = {}
+    for size in sizes:
+        engines = {}
+        for policy in policies:
+            settings: dict[str, Any] = {"profile": options.profile, "calibration": options.calibration}
+            engines[policy] = Engine(
+                EngineConfig(
+                    target=str(target),
+                    drafter=str(drafter),
+                    policy=policy,
+                    concurrency=size,
+                    max_context=LONGEST,
+                    kv_cache_tokens=size * (LONGEST + 32),
+                    **(settings if policy in ("causal", "async") else {}),
+                ),
+                **({} if policy == "none" else models),
+            )
+            if policy != "none" and not models:
+                models = {"target": engines[policy].target, "drafter": engines[policy].drafter}
+        for repeat, temperature in itertools.product(range(options.repeats), temperatures):
+            for policy, engine in engines.items():
+                speed = tokens_per_s(engine, prompts, temperature, options.seconds, seed=100_000 * repeat)
+                cells[size, temperature, policy].append(speed)
+        engines.clear()
+        gc.collect()
+        torch.cuda.empty_cache()
+        Console(width=140).print(table_of(cells, policies, temperatures))
+    if options.json:
+        rows = [
+            {"concurrency": c, "temperature": t, "policy": p, "tokens_per_s": speeds}
+            for (c, t, p), speeds in cells.items()
+        ]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def table_of(cells: dict[Cell, list[float]], policies: list[str], temperatures: list[float]) -> Table:
+    table = Table(title=f"{torch.cuda.get_device_name()}: tokens a second, and for each request")
+    sizes = sorted({size for size, _, _ in cells})
+    for name in ("T", "policy", *(f"{size} at once" for size in sizes)):
+        table.add_column(name)
+    for temperature in temperatures:
+        means = {key: statistics.mean(speeds) for key, speeds in cells.items() if key[1] == temperature}
+        for policy in policies:
+            row = []
+            for size in sizes:
+                speeds = cells[size, temperature, policy]
+                mean = means[size, temperature, policy]
+                row.append(f"{mean:,.0f} ± {(max(speeds) - min(speeds)) / 2:,.0f} ({mean / size:,.0f})")
+            table.add_row(f"{temperature:g}", policy, *row)
+        ratios = []
+        for size in sizes:
+            others = max(means[size, temperature, policy] for policy in policies if policy != "async")
+            own, plain = (means.get((size, temperature, policy), float("nan")) for policy in ("async", "none"))
+            ratios.append(f"{own / others:.3f} of the best, {own / plain:.2f} x none")
+        table.add_row("", "async", *ratios, end_section=True)
+    return table
+
+
+if __name__ == "__main__":
+    main()
