@@ -6,7 +6,7 @@
 Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored. What counts
 lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency share the
 models and take turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
-the distance between the lowest and the highest. A round's draft of `fixed:1` is that of a whole block but for the Markov
+the distance between the lowest and the highest. The draft of `fixed:1` is that of a whole block but for the Markov
 steps: a head for one token alone would be cheaper.
 """
 
