@@ -14,9 +14,8 @@ IntArray = NDArray[np.int64]
 def allocate(hazards: HazardArray, caps: NDArray[np.integer], *, budget: int) -> IntArray:
     """hazards [R, G] of the block to be verified, caps [R] -> drafted tokens of each request to verify, [R].
 
-    The `budget` likeliest candidates; of equals the one of the lower request index, then the lower position. A request's
-    number is that of its candidates ranked below the budget, so whether position j is verified depends on nothing at or
-    behind j in its block.
+    The `budget` likeliest candidates; of equals the one of the lower request index, then the lower position. Whether
+    position j is verified depends on how many candidates rank before it, so on nothing at or behind j in its block.
     """
     candidates = is_candidate(hazards, caps)
     available = candidates.sum(axis=1)

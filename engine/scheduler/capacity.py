@@ -47,8 +47,8 @@ def best_budget(gain: FloatArray, round_time_s: FloatArray, *, num_requests: int
 def first_drop_budget(gain: FloatArray, round_time_s: FloatArray, *, num_requests: int) -> int:
     """`causal`: walk the candidates, likeliest first, and stop at the first that does not improve Theta.
 
-    Whether a token is admitted then depends on nothing that is ranked after it, so the walk may read the very block that
-    it schedules.
+    Whether a token is admitted then depends on nothing that is ranked after it, so the walk may read the very block
+    that it schedules.
     """
     theta = throughput(gain, round_time_s, num_requests=num_requests)
     stays = theta[1:] <= theta[:-1]

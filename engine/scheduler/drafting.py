@@ -1,7 +1,7 @@
 """Whether to draft, and how far: nobody pays for a drafter that does not help (DESIGN 4, Drafting is optional).
 
-The choices are numbers of Markov steps: 0 drafts nothing, the largest drafts the whole block, numbers between them draft
-its first tokens only. Decisions rest on older blocks, request counts and times, never on the block in question.
+The choices are numbers of Markov steps: 0 drafts nothing, the largest drafts the whole block, numbers between them
+draft its first tokens only. Decisions rest on older blocks, request counts and times, never on the block in question.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 _MARGIN = 0.003  # of throughput by which another choice has to be ahead
 _PATIENCE = 0.5  # rounds' worth of throughput that it has to be ahead by in sum
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
+_LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
 _DEBT = 4.0  # probes that a change of the load may take in advance
 _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for the present
 
@@ -21,9 +22,10 @@ class DraftSwitch:
 
     It leaves a choice when the best other one has been ahead for long enough: advantages beyond a margin are added up,
     and noise about zero never adds up. While it drafts less than whole blocks, now and then it drafts a whole one to
-    see what that would bring. Such probes are paid from an account that grows by a fixed share of the time that passes
-    and that is also charged with what a mistaken return to drafting is estimated to have cost, so that all of it together
-    stays below that share but for a constant. A changed number of requests may overdraw the account by a few probes.
+    see what that would bring. Such probes are paid from an account that grows by a fixed share of the time that
+    passes. A mistaken return to drafting is charged to it too, with what it is estimated to have cost; so all of it
+    together stays below that share but for a constant. A changed number of requests may overdraw the account by a few
+    probes.
     """
 
     def __init__(self, step_options: tuple[int, ...]) -> None:
@@ -45,10 +47,15 @@ class DraftSwitch:
         self._compare(throughput)
         if self.steps == self._full:
             self._probed_requests = num_requests
-        self._book(throughput, round_s=round_s, probe_s=probe_s)
-        if self.steps == self._full or not self._probes(num_requests, probe_s=probe_s):
+        loss = max(1 - throughput[self.steps] / throughput[0], 0.0)
+        self._account_s = min(self._account_s + (_EXPLORATION - loss) * round_s, _DEBT * probe_s)
+        if self.steps == self._full:
             return self.steps
-        self._account_s -= probe_s
+        loss = max(1 - throughput[self._full] / throughput[self.steps], 0.0)
+        price_s = min(max(loss * (round_s + probe_s), _LEAST_PRICE * probe_s), probe_s)
+        if not self._probes(num_requests, price_s):
+            return self.steps
+        self._account_s -= price_s
         self._probed_requests = num_requests
         return self._full
 
@@ -62,12 +69,8 @@ class DraftSwitch:
             self.steps = best
             self._ahead = dict.fromkeys(self._ahead, 0.0)
 
-    def _book(self, throughput: Mapping[int, float], *, round_s: float, probe_s: float) -> None:
-        loss = max(1 - throughput[self.steps] / throughput[0], 0.0)
-        self._account_s = min(self._account_s + (_EXPLORATION - loss) * round_s, _DEBT * probe_s)
-
-    def _probes(self, num_requests: int, *, probe_s: float) -> bool:
-        if self._account_s >= probe_s:
+    def _probes(self, num_requests: int, price_s: float) -> bool:
+        if self._account_s >= price_s:
             return True
         ratio = num_requests / max(self._probed_requests, 1)
-        return not 1 / _SAME_LOAD <= ratio <= _SAME_LOAD and self._account_s > -_DEBT * probe_s
+        return not 1 / _SAME_LOAD <= ratio <= _SAME_LOAD and self._account_s > -_DEBT * price_s

@@ -1,4 +1,4 @@
-"""What this run's own events say about predicted times (DESIGN 4, Round time)."""
+"""What this run's own events say about predicted times (DESIGN 4, Round time) and predicted acceptance."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _LEAST_SPREAD = 0.01
 _OUTLIER = 3.0  # in spreads: what deviates more counts as this much
 _PRIOR_SAMPLES = 4.0  # that the prediction is worth against the first measured ones
 _GLOBAL_WINDOW, _BUCKET_WINDOW = 64.0, 32.0  # samples that an estimate remembers
+_TOKEN_WINDOW = 2048.0  # expected accepted tokens that an acceptance ratio remembers
+_PRIOR_TOKENS = 64.0  # that the calibration is worth against the first measured ones
+_LEAST_ACCEPTANCE, _LARGEST_ACCEPTANCE = 0.5, 1.5
 _HALF_LIFE = 4096.0  # samples of other buckets after which half of a bucket's own are forgotten
 
 
@@ -22,8 +25,8 @@ class RatioEstimator:
     """measured / predicted time per bucket, each shrunk to the ratio over all buckets while it has few samples.
 
     Ratios are averaged as logarithms, so that too slow and too fast count alike and no corrected time can be zero or
-    negative. A deviation counts for at most a few times the usual one: a stall of any length moves an estimate as little
-    as a slightly slow step does, while a lasting change widens what is usual and is soon followed.
+    negative. A deviation counts for at most a few times the usual one: a stall of any length moves an estimate as
+    little as a slightly slow step does, while a lasting change widens what is usual and is soon followed.
     """
 
     def __init__(self, num_buckets: int) -> None:
@@ -33,6 +36,7 @@ class RatioEstimator:
         self._samples = np.zeros(num_buckets)
         self._level = np.zeros(num_buckets)
         self._clock = 0
+        self._ratios: FloatArray | None = np.ones(num_buckets)  # None: to be computed anew
 
     def observe(self, bucket: int, *, predicted_s: float, measured_s: float) -> None:
         """Take one step of bucket index `bucket` into account; times that are no positive numbers are left out."""
@@ -49,6 +53,7 @@ class RatioEstimator:
         self._level[bucket] = mean.level
         self._clock += 1
         self._last_seen[bucket] = self._clock
+        self._ratios = None
 
     def samples(self) -> FloatArray:
         """[B]: what each bucket's own samples are still worth, in samples."""
@@ -57,9 +62,29 @@ class RatioEstimator:
 
     def ratios(self) -> FloatArray:
         """[B], between 1/4 and 4."""
-        samples = self.samples()
-        weight = samples / (samples + _PRIOR_SAMPLES)
-        return np.exp(weight * self._level + (1 - weight) * self._overall.level)
+        if self._ratios is None:
+            samples = self.samples()
+            weight = samples / (samples + _PRIOR_SAMPLES)
+            self._ratios = np.exp(weight * self._level + (1 - weight) * self._overall.level)
+        return self._ratios
+
+
+class AcceptanceRatio:
+    """Accepted / expected tokens of recent rounds: calibration is never perfect, and text differs from what it saw."""
+
+    def __init__(self) -> None:
+        self._expected = self._accepted = _PRIOR_TOKENS
+
+    def observe(self, *, expected: float, accepted: int) -> None:
+        """Take in a round that was expected to accept `expected` drafted tokens."""
+        kept = max(1 - expected / _TOKEN_WINDOW, 0.0)
+        self._expected = kept * self._expected + expected
+        self._accepted = kept * self._accepted + accepted
+
+    @property
+    def ratio(self) -> float:
+        """Between 1/2 and 3/2."""
+        return min(max(self._accepted / self._expected, _LEAST_ACCEPTANCE), _LARGEST_ACCEPTANCE)
 
 
 class _RobustMean:

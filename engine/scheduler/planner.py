@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
 from dspark.engine.scheduler.drafting import DraftSwitch
-from dspark.engine.scheduler.gain_average import GainAverage
+from dspark.engine.scheduler.estimators import AcceptanceRatio
+from dspark.engine.scheduler.gain_average import GainAverage, rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import HazardArray
 
 FloatArray = NDArray[np.float64]
 
+# Blocks that are averaged: for a capacity few, since requests differ and change; for whether to draft, which is to be
+# decided seldom, many.
+_CAPACITY_WINDOW, _REVIEW_WINDOW = 16, 256
 _REVIEW_ROUNDS = 8  # between two comparisons of drafting more, less or nothing
 
 
@@ -25,7 +29,8 @@ class RoundPlan:
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
     next_steps: int  # Markov steps of the block drafted at the end; 0: none is drafted
-    expected_tokens: float  # emitted by all requests together
+    survival_sum: float  # of the tokens to verify: accepted ones, if confidence is calibrated
+    expected_tokens: float  # emitted by all requests together, after correction by what was accepted before
     expected: PartTimes  # after correction by what was measured
     curve: PartTimes  # as profiled: what measurements are compared with
 
@@ -45,7 +50,7 @@ class RoundPlanner:
 
     Args:
         gamma: tokens of a whole block, G.
-        causal: walk the very block that is verified and stop at the first drop; else the global argmax over an older one.
+        causal: walk the block that is verified and stop at the first drop; else take the argmax over an older one.
         step_options: numbers of Markov steps that a block may be drafted with, ascending, the last is G; None: G alone.
         drafting_is_optional: False: every round drafts a whole block.
     """
@@ -61,10 +66,13 @@ class RoundPlanner:
     ) -> None:
         self.clock = clock
         self._causal = causal
+        self._search = first_drop_budget if causal else best_budget
         self._options = (gamma,) if step_options is None else step_options
         assert self._options[-1] == gamma and self._options[0] > 0 and list(self._options) == sorted(self._options)
         self._switch = DraftSwitch(self._options) if drafting_is_optional else None
-        self._gains = {steps: GainAverage(steps) for steps in self._options}
+        self._recent_gain = GainAverage(gamma, window=_CAPACITY_WINDOW)
+        self._gains = {steps: GainAverage(steps, window=_REVIEW_WINDOW) for steps in self._options}
+        self._acceptance = AcceptanceRatio()
         self._planned_steps = (gamma, gamma)  # of the block to be verified, and of the one before it
         self._idle_rounds = 0
         self._throughput: dict[int, float] = {}
@@ -97,26 +105,33 @@ class RoundPlanner:
         """
         num_requests = load.num_requests
         is_new = self._planned_steps[0 if self._causal else 1] > 0
-        num_known = num_requests if known is None else int(np.count_nonzero(known))
-        gain = gain_curve(hazards, caps)
-        if not self._causal:
-            self._learn(hazards, num_requests, num_known=num_known, is_new=is_new)
-            whole = self._gains[self._options[-1]]
-            gain = whole.at(num_requests)[: len(gain)]
+        seen = hazards if known is None else hazards[known]
+        if self._causal:
+            gain = gain_curve(hazards, caps)
+        else:
+            self._learn(seen, is_new=is_new)
+            gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         most = min(num_requests + len(gain) - 1, self.clock.curve.max_batch_tokens)
         step_s = self.clock.step_times_s(load, most_tokens=most)
-        gain = gain[: len(step_s)]
+        gain = self._acceptance.ratio * gain[: len(step_s)]
 
         next_steps = self._next_steps(load)
         round_s = step_s + self.clock.draft_s(load, steps=next_steps)
-        search = first_drop_budget if self._causal else best_budget
-        budget = search(gain, round_s, num_requests=num_requests)
+        budget = self._search(gain, round_s, num_requests=num_requests)
         if self._causal:
             # Only now: whether the next block is drafted is in the objective, and must not depend on this block.
-            self._learn(hazards, num_requests, num_known=num_known, is_new=is_new)
+            self._learn(seen, is_new=is_new)
         self._planned_steps = (next_steps, self._planned_steps[0])
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=next_steps)
-        return RoundPlan(load, budget, next_steps, num_requests + float(gain[budget]), expected, curve)
+        return RoundPlan(
+            load=load,
+            budget=budget,
+            next_steps=next_steps,
+            survival_sum=float(gain[budget]) / self._acceptance.ratio,
+            expected_tokens=num_requests + float(gain[budget]),
+            expected=expected,
+            curve=curve,
+        )
 
     def observe(
         self,
@@ -125,9 +140,12 @@ class RoundPlanner:
         target_s: float | None = None,
         verify_s: float | None = None,
         draft_s: float | None = None,
+        accepted: int | None = None,
     ) -> None:
-        """Seconds that the parts of a planned round took; None: not measured."""
+        """Seconds that the parts of a planned round took, and its accepted tokens in all; None: not measured."""
         clock, curve = self.clock, plan.curve
+        if accepted is not None and plan.budget and clock.adapt:
+            self._acceptance.observe(expected=plan.survival_sum, accepted=accepted)
         if target_s is not None:
             clock.observe_target(plan.num_tokens, predicted_s=curve.target_s, measured_s=target_s)
         if verify_s is not None:
@@ -135,15 +153,32 @@ class RoundPlanner:
         if draft_s is not None:
             clock.observe_draft(plan.load, predicted_s=curve.draft_s, measured_s=draft_s)
 
-    def _learn(self, hazards: HazardArray, num_requests: int, *, num_known: int, is_new: bool) -> None:
-        """Take in survival that was not seen before, as if every block could be verified in full."""
-        if not is_new or num_known == 0:
+    def _expected_gain(
+        self, seen: HazardArray, caps: NDArray[np.integer], caps_of_seen: NDArray[np.integer]
+    ) -> FloatArray:
+        """Gain curve of all requests, of which some have an older block that was seen.
+
+        Requests without one are taken for average ones. Counted as certain to be accepted, they would be the first to
+        be verified, and with requests that live for a few dozen rounds that costs several per cent of the throughput.
+        """
+        candidates = int(np.clip(caps, 0, self._options[-1]).sum())
+        if len(seen) < _CAPACITY_WINDOW:
+            gain = self._recent_gain.at(len(caps))
+        else:
+            gain = rescaled(gain_curve(seen, caps_of_seen), len(caps) / len(seen))
+        return gain[: candidates + 1]
+
+    def _learn(self, seen: HazardArray, *, is_new: bool) -> None:
+        """Take in survival [R, k] that was not seen before, as if every block could be verified in full."""
+        if not is_new or not len(seen):
             self._idle_rounds += 1
             return
         for steps, average in self._gains.items():
-            if steps <= hazards.shape[1]:
-                gain = gain_curve(hazards, np.full(len(hazards), steps))
-                average.update(gain, num_requests=num_requests, num_known=num_known, idle_rounds=self._idle_rounds)
+            if steps <= seen.shape[1]:
+                gain = gain_curve(seen, np.full(len(seen), steps))
+                average.update(gain, num_requests=len(seen), idle_rounds=self._idle_rounds)
+                if steps == self._options[-1]:
+                    self._recent_gain.update(gain, num_requests=len(seen), idle_rounds=self._idle_rounds)
         if self._idle_rounds:
             self._rounds_to_review = 0
         self._idle_rounds = 0
@@ -171,7 +206,8 @@ class RoundPlanner:
         step_s = self.clock.step_times_s(load, most_tokens=most)
         result = {0: num_requests / float(step_s[0])}
         for steps, average in self._gains.items():
-            gain = average.at(num_requests)[: len(step_s)]
+            gain = self._acceptance.ratio * average.at(num_requests)[: len(step_s)]
             round_s = step_s[: len(gain)] + self.clock.draft_s(load, steps=steps)
-            result[steps] = float(np.max((num_requests + gain) / round_s))
+            budget = self._search(gain, round_s, num_requests=num_requests)
+            result[steps] = float((num_requests + gain[budget]) / round_s[budget])
         return result
