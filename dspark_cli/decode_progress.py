@@ -86,11 +86,11 @@ class LiveDecodeReporter(DecodeReporter):
 
             def render(self, task: Task) -> Text:
                 length = meter.summary.this_run.mean_acceptance_length
-                return Text(speed(meter) + (f", {length:.2f} tokens a round" if length else ""))
+                return Text(speed(meter) + (f", {length:.2f} a round" if length else ""))
 
         self.last_step = ""
         self._show(
-            SpinnerColumn(), BarColumn(bar_width=20), MofNCompleteColumn(), Running(), TimeRemainingColumn(compact=True)
+            SpinnerColumn(), BarColumn(bar_width=10), MofNCompleteColumn(), Running(), TimeRemainingColumn(compact=True)
         )
         summary = meter.summary
         self._task = self._bar.add_task("Decoding", total=summary.num_rows, completed=summary.whole_file.rows)
@@ -124,4 +124,5 @@ class LiveDecodeReporter(DecodeReporter):
 
 def speed(meter: Meter) -> str:
     """Tokens of this run so far and tokens a second, those of running rows included."""
-    return f"{meter.tokens:,} tokens, {meter.tokens_per_s:,.1f} tok/s"
+    tokens_per_s = meter.tokens_per_s
+    return f"{meter.tokens:,} tokens, {tokens_per_s:,.{0 if tokens_per_s >= 100 else 1}f} tok/s"

@@ -32,7 +32,7 @@ def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink) -> None:
         sink.table("decode, whole file", [*_counts(totals), *files])
     else:
         sink.table("decode", [*_counts(totals), speed, *files])
-    if sink.reads_on:
+    if sink.for_people:
         for name, text in first_answers(job.output):
             sink.note(f"{name}: {text}")
     _tell_errors(totals, job.output, sink)

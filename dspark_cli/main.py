@@ -21,6 +21,7 @@ from dspark.cli.errors import explain
 from dspark.cli.export import export
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
+from dspark.cli.train import train
 
 
 class _TidyHelp:
@@ -58,6 +59,7 @@ app.command(cls=_Command)(decode)
 app.command(cls=_Command)(profile)
 app.command(cls=_Command)(calibrate)
 app.command(cls=_Command)(export)
+app.command(cls=_Command)(train)
 
 
 def _show_version(value: bool) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dspark.cli.decode_progress import DecodeReporter
     from dspark.cli.errors import Explanation
     from dspark.cli.profile_progress import ProfileReporter
+    from dspark.cli.train_progress import TrainReporter
 
 
 class Sink:
@@ -48,7 +49,7 @@ class Sink:
         return self._console
 
     @property
-    def reads_on(self) -> bool:
+    def for_people(self) -> bool:
         """Is a person there to read more than the result: neither quiet nor with JSON for a program."""
         return not (self._quiet or self._json)
 
@@ -105,6 +106,12 @@ class Sink:
         from dspark.cli.profile_progress import LiveProfileReporter, ProfileReporter
 
         return LiveProfileReporter(self.console) if self._live else ProfileReporter(self._plain)
+
+    def train_progress(self) -> TrainReporter:
+        """The same while a drafter is trained; the live part holds loss and acceptance."""
+        from dspark.cli.train_progress import LiveTrainReporter, TrainReporter
+
+        return LiveTrainReporter(self.console) if self._live else TrainReporter(self._plain)
 
     @property
     def _live(self) -> bool:

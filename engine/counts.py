@@ -17,7 +17,7 @@ class RunStats:
     prefill_tokens: int = 0
     preemptions: int = 0
     wasted_rows: int = 0  # packed tokens that the target ran for requests which had ended
-    emitted: int = 0  # tokens so far of all requests, unfinished ones included, less the one of each that prefill gives
+    emitted: int = 0  # tokens behind those that prefill gave, of the requests still running too
     spec: SpecCounts = field(default_factory=SpecCounts)
 
 

@@ -15,6 +15,8 @@ from dspark.kernels.attention import reference as _attention
 from dspark.kernels.commit import NO_STOP, ResultField, SlotField
 from dspark.kernels.commit import reference as _commit
 from dspark.kernels.confidence import reference as _confidence
+from dspark.kernels.distillation import DistilledRows
+from dspark.kernels.distillation import reference as _distillation
 from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
 from dspark.kernels.markov import reference as _markov
@@ -65,6 +67,7 @@ def _dispatch(
 commit_round = _dispatch(_commit.commit_round)
 allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
+distill_rows = _dispatch(_distillation.distill_rows)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
 linear = _dispatch(_linear.linear)
@@ -88,6 +91,7 @@ __all__ = [
     "SAMPLE",
     "AttentionLayout",
     "BatchInputs",
+    "DistilledRows",
     "NoiseKeys",
     "ResultField",
     "RoundField",
@@ -97,6 +101,7 @@ __all__ = [
     "allocate_lengths",
     "commit_round",
     "confidence_logits",
+    "distill_rows",
     "gumbel",
     "headless_confidence_logits",
     "linear",

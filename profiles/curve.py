@@ -69,7 +69,7 @@ class StepCurve:
         longest_context: visible KV tokens of the batch's longest request; None = the reference's.
         """
         stairs = self.target_long if self.target_long is not None and self._is_long(longest_context) else self.target
-        return stairs.time_at(num_tokens, kv_tokens)
+        return stairs.time_at(num_tokens, kv_tokens, longest=longest_context)
 
     def draft_time_s(
         self, num_requests: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
@@ -78,7 +78,7 @@ class StepCurve:
         if self.draft is None:
             return np.zeros(np.shape(num_requests))
         stairs = self.draft_long if self.draft_long is not None and self._is_long(longest_context) else self.draft
-        return stairs.time_at(num_requests, kv_tokens)
+        return stairs.time_at(num_requests, kv_tokens, longest=longest_context)
 
     def _is_long(self, longest_context: int | None) -> bool:
         if longest_context is None:

@@ -154,9 +154,8 @@ def _vllm(source: Source) -> Export:
         files={"vllm.speculative.json": _json(document)},
         settings=['--speculative-config "$(cat {vllm.speculative.json})"'],
         notes=[
-            "vLLM reads no temperatures: they are in the table's draft lengths alone.",
-            "Data parallelism makes vLLM ignore the table; `model` is the drafter's name here, where vLLM needs a path "
-            "or hub id of its own.",
+            "vLLM reads no temperatures: they only went into the draft lengths. With data parallelism it ignores these.",
+            "`model` is the drafter as it was profiled: give vLLM its path or hub id.",
         ],
     )
 

@@ -202,14 +202,19 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
 def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
     context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.gamma
     bound = math.inf if short_context is None else short_context
+    longest = context + per_request
 
-    def fit(
-        kind: str, unit: str, load_unit: str, reference_load: Callable[[int], int], *, long: bool = False
-    ) -> Staircase:
+    def forward(kind: str, unit: str, reference_load: Callable[[int], int], *, long: bool = False) -> Staircase:
         points = [m for m in _of(measurements, kind) if (m.longest_context > bound) == long]
-        stairs = fit_staircase(points, unit=unit, load_unit=load_unit, reference_load=reference_load)
+        stairs = fit_staircase(
+            points, unit=unit, load_unit=KV_TOKENS, reference_load=reference_load, reference_longest=lambda _: longest
+        )
         # Memory may hold no long contexts of so many requests, but one long context among them runs this kind.
-        return complete(stairs, fit(kind, unit, load_unit, reference_load)) if long else stairs
+        return complete(stairs, forward(kind, unit, reference_load)) if long else stairs
+
+    def verification(kind: str) -> Staircase:
+        points = _of(measurements, kind)
+        return fit_staircase(points, unit="requests", load_unit=PACKED_TOKENS, reference_load=full_blocks)
 
     def visible(num_tokens: int) -> int:
         return -(-num_tokens // per_request) * context + num_tokens
@@ -222,13 +227,13 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
 
     has_long = short_context is not None
     return StepCurve(
-        target=fit(TARGET, "tokens", KV_TOKENS, visible),
-        target_long=fit(TARGET, "tokens", KV_TOKENS, visible, long=True) if has_long else None,
-        draft_long=fit(DRAFT, "requests", KV_TOKENS, visible_to_blocks, long=True) if block_size and has_long else None,
+        target=forward(TARGET, "tokens", visible),
+        target_long=forward(TARGET, "tokens", visible, long=True) if has_long else None,
+        draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_size and has_long else None,
         long_context_tokens=short_context,
-        draft=fit(DRAFT, "requests", KV_TOKENS, visible_to_blocks) if block_size else None,
-        verify_greedy=fit(VERIFY_GREEDY, "requests", PACKED_TOKENS, full_blocks),
-        verify_sampled=fit(VERIFY_SAMPLED, "requests", PACKED_TOKENS, full_blocks),
+        draft=forward(DRAFT, "requests", visible_to_blocks) if block_size else None,
+        verify_greedy=verification(VERIFY_GREEDY),
+        verify_sampled=verification(VERIFY_SAMPLED),
         tokens_per_request=per_request,
         block_size=block_size,
         reference_context_tokens=context,

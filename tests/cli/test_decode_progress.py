@@ -51,7 +51,7 @@ def test_a_log_file_gets_a_line_now_and_then_before_any_row_is_done(meter):
         reporter.begin(meter)
         assert two_more.wait(10)
     assert lines[0] == "Decoding 4 rows, 1 of them done before"
-    assert lines[1] == lines[2] == "1 of 4 rows done, 1,234 tokens, 617.0 tok/s"
+    assert lines[1] == lines[2] == "1 of 4 rows done, 1,234 tokens, 617 tok/s"
     # Closed, it leaves no thread.
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_tick)")]
 
@@ -87,5 +87,18 @@ def test_the_bar_shows_tokens_and_speed_before_the_first_row_is_done(meter):
         meter.summary.whole_file += meter.summary.this_run
         reporter.row_done(meter)
         console.print(reporter._bar.get_renderable())
-    assert "1/4 1,234 tokens, 617.0 tok/s" in before
-    assert "2/4 1,235 tokens, 617.5 tok/s, 2.50 tokens a round" in plain(console)
+    assert "1/4 1,234 tokens, 617 tok/s" in before
+    assert "2/4 1,235 tokens, 618 tok/s, 2.50 a round" in plain(console)
+
+
+def test_the_bar_of_a_large_job_fits_on_a_narrow_terminal(meter):
+    meter.summary.num_rows = 20_000
+    totals = Totals(rows=9_999, stop=9_999, completion_tokens=9_876_543, spec=SpecCounts(rounds=4, emitted=10))
+    meter.summary.whole_file = meter.summary.this_run = totals
+    console = Console(file=StringIO(), force_terminal=True, width=80)
+    with LiveDecodeReporter(console) as reporter:
+        reporter.begin(meter)
+        console.print(reporter._bar.get_renderable())
+        shown = plain(console)
+    assert "tokens, 4,938,884 tok/s, 2.50 a round" in shown
+    assert "9999/20000 " in shown

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fixture_engine import FIXTURES, SometimesNothing, make_engine, requests
+from graph_engine import graph_device, make_pair_engine
 from safetensors.torch import load_file
 from sampling_oracle import target_probs
 
@@ -17,6 +18,8 @@ from dspark.engine.observation import ObservedRound
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.signals import round_signals
 from dspark.kernels import SamplingRows
+
+__all__ = ["graph_device"]
 
 GAMMA = 7
 # Room for the authors' extra last round, so that no limit trims the rounds that are compared.
@@ -145,3 +148,21 @@ def test_the_oracle_is_the_mean_acceptance() -> None:
     passed = (place < accepted)[place < observed]
     deviation = np.sqrt((share * (1 - share)).sum())
     assert abs(passed.sum() - share.sum()) < 4 * deviation
+
+
+def test_graph_replays_tell_the_same_rounds(graph_device: str) -> None:
+    """`fixed` reads no confidence, so that a replay leaves it on the device until somebody asks."""
+    told = []
+    for graphs in (True, False):
+        engine = make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=4)
+        rounds, completions = observe(engine, requests())
+        told.append((rounds, completions))
+    (replayed, texts), (eager, same_texts) = told
+    assert texts == same_texts
+    assert len(replayed) == len(eager)
+    for one, other in zip(replayed, eager, strict=True):
+        for name in ("request", "text_position", "drafted", "verified", "observed", "accepted"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        np.testing.assert_allclose(one.confidence_logits, other.confidence_logits, rtol=0, atol=1e-4)
+        # The logits that the other signals are read off do not outlive a replay.
+        assert not one.signals

@@ -16,6 +16,7 @@ OPS = {
     "commit_round": "commit",
     "allocate_lengths": "allocation",
     "confidence_logits": "confidence",
+    "distill_rows": "distillation",
     "gumbel": "random",
     "headless_confidence_logits": "confidence",
     "linear": "linear",
