@@ -154,7 +154,7 @@ def _vllm(source: Source) -> Export:
         files={"vllm.speculative.json": _json(document)},
         settings=['--speculative-config "$(cat {vllm.speculative.json})"'],
         notes=[
-            "vLLM reads no temperatures: they only went into the draft lengths. With data parallelism it ignores these.",
+            "vLLM reads no temperatures: they only shaped the draft lengths. With data parallelism it ignores these.",
             "`model` is the drafter as it was profiled: give vLLM its path or hub id.",
         ],
     )

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.history import SurvivalHistory
 from dspark.engine.scheduler.planner import RoundPlanner
-from dspark.engine.scheduler.policies import ScheduleView, parse_policy
+from dspark.engine.scheduler.policies import Planned, ScheduleView, parse_policy
 from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import HazardArray, hazards
 from dspark.profiles import StepCurve
@@ -167,7 +167,9 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     """Lengths [N, R] of a policy that looks at each block alone."""
     caps = np.full(len(blocks.accepted), blocks.gamma)
     view = ScheduleView(caps, blocks.confidence_logits, blocks.temperatures)
-    return parse_policy(policy, blocks.gamma).lengths(view)[draws.rows]
+    rule = parse_policy(policy, blocks.gamma)
+    assert not isinstance(rule, Planned), "planned policies look at whole rounds"
+    return rule.lengths(view)[draws.rows]
 
 
 def _oracle(blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, step_s: FloatArray, draft_s: float) -> IntArray:
