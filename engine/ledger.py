@@ -79,6 +79,7 @@ class Ledger:
             result[:, field] for field in (ResultField.LENGTH, ResultField.ACCEPTED, ResultField.EMITTED)
         )
         slots.context_len[rows] += emitted
+        passed = int(accepted.sum())
         # A stop inside the accepted tokens ends the round there; what lies behind it was never observed.
         stopped_early = emitted <= accepted
         accepted = np.where(stopped_early, emitted, accepted)
@@ -104,7 +105,13 @@ class Ledger:
                 )
             )
         self._retire(rows, result)
-        return LandedRound(requests=launched, batch_tokens=batch_tokens, emitted=int(emitted.sum()))
+        return LandedRound(
+            requests=launched,
+            still_there=len(rows),
+            batch_tokens=batch_tokens,
+            accepted=passed,
+            emitted=int(emitted.sum()),
+        )
 
     def _append(self, rows: np.ndarray, first: np.ndarray, result: np.ndarray) -> None:
         """Write the tokens of result [R, fields + G] at text positions `first` [R], up to a stop string."""

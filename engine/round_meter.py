@@ -19,8 +19,15 @@ class LandedRound:
     """What a round came to."""
 
     requests: int  # that it was launched for
+    still_there: int  # that had not ended since
     batch_tokens: int  # packed tokens that the target ran
+    accepted: int  # drafted tokens, of those still there
     emitted: int
+
+    @property
+    def accepted_of_all(self) -> int | None:
+        """Drafted tokens that would have been accepted, had nobody left."""
+        return round(self.accepted * self.requests / self.still_there) if self.still_there else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class RoundMeter:
             if self._last_marks is not None and flight.follows_a_round:
                 gap_s = self._last_marks.gap_s(marks)
                 parts = PartSeconds(parts.draft_s, parts.target_s + gap_s, parts.verify_s)
+        if self._planner is not None and plan is not None:
+            self._planner.observe(plan, accepted=landed.accepted_of_all)
         if self._planner is not None and plan is not None and parts is not None:
             self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
             # A plan's draft time is that of the block which the next round begins with.

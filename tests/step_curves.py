@@ -25,6 +25,8 @@ def stairs(unit: str, buckets: tuple[int, ...], times_s: tuple[float, ...], *, l
         p80_s=np.array(times_s),
         reference_load=np.array(nothing),
         load_s=np.array(nothing),
+        reference_longest=np.array(nothing),
+        longest_s=np.array(nothing),
     )
 
 

@@ -167,9 +167,9 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     """Lengths [N, R] of a policy that looks at each block alone."""
     caps = np.full(len(blocks.accepted), blocks.gamma)
     view = ScheduleView(caps, blocks.confidence_logits, blocks.temperatures)
-    spelled = parse_policy(policy, blocks.gamma)
-    assert not isinstance(spelled, Planned), "planned policies look at the whole batch"
-    return spelled.lengths(view)[draws.rows]
+    rule = parse_policy(policy, blocks.gamma)
+    assert not isinstance(rule, Planned), "planned policies look at whole rounds"
+    return rule.lengths(view)[draws.rows]
 
 
 def _oracle(blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, step_s: FloatArray, draft_s: float) -> IntArray:

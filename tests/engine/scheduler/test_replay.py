@@ -22,7 +22,7 @@ def device_curve(*, draft: float = 1.0) -> StepCurve:
 
     def stairs(at: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(at), dtype=int)
-        return Staircase("tokens", "none", at, times, times, times, zeros, zeros.astype(float))
+        return Staircase("tokens", "none", at, times, times, times, *2 * (zeros, zeros.astype(float)))
 
     return StepCurve(
         target=stairs(buckets, 5.5e-4 + 6e-5 * np.log2(buckets) + 9e-7 * buckets),

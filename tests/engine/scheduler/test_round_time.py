@@ -56,7 +56,7 @@ def test_fewer_markov_steps_are_cheaper_where_that_was_measured() -> None:
 def test_long_contexts_have_their_own_times() -> None:
     def stairs(seconds: float) -> Staircase:
         time = [seconds, 2 * seconds]
-        return Staircase("tokens", "visible KV tokens", [4, 8], time, time, time, [0, 0], [0.0, 0.0])
+        return Staircase("tokens", "visible KV tokens", [4, 8], time, time, time, *2 * ([0, 0], [0.0, 0.0]))
 
     curve = StepCurve(
         target=stairs(0.01),
