@@ -162,9 +162,9 @@ def _save(measured: Profile, document: Path, picture: Path) -> None:
 
 def _render(measured: Profile, document: Path, picture: Path, sink: Sink) -> None:
     curve, validation = measured.curve, measured.validation
-    buckets = curve.target.buckets
+    stairs = curve.reference_target
+    buckets = stairs.buckets
     speed, round_speed = curve.steps_per_s(buckets), curve.steps_per_s(buckets, scope="round")
-    stairs = curve.target
     sink.document(
         {
             "command": "profile",

@@ -13,5 +13,5 @@ class PackedBatch:
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64, position in the request's text
-    slots: Tensor  # [T] int64, cache row that the token's K and V are written to
+    cache_rows: Tensor  # [T] int64, cache row that the token's K and V are written to
     attention: AttentionLayout

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET
+from dspark.engine.wording import shortened
 
 ACCEPTANCE_MODES = ("rejection", "coupled")
 DEVICES = ("auto", "cpu", "cuda")
@@ -28,7 +29,7 @@ class EngineConfig:
     the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
 
     Raises:
-        UsageError: a value is outside what it may be.
+        UsageError: a value is of the wrong type or outside what it may be.
     """
 
     target: str = DEFAULT_TARGET
@@ -48,17 +49,39 @@ class EngineConfig:
     graphs: bool = True
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("device", self.device, DEVICES),
-            ("dtype", self.dtype, DTYPES),
-            ("acceptance", self.acceptance, ACCEPTANCE_MODES),
-            ("load_format", self.load_format, LOAD_FORMATS),
+        for name in ("target", "drafter"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "drafter" and value is None):
+                raise _refused(name, value, "Give a folder, a hub id or an alias, as text.")
+        for name, allowed in (
+            ("device", DEVICES),
+            ("dtype", DTYPES),
+            ("acceptance", ACCEPTANCE_MODES),
+            ("load_format", LOAD_FORMATS),
         ):
-            if value not in allowed:
-                raise UsageError(f"{name} is {value!r}", f"Choose one of: {', '.join(allowed)}.")
+            if getattr(self, name) not in allowed:
+                raise _refused(name, getattr(self, name), f"Choose one of: {', '.join(allowed)}.")
+        if self.policy is not None and not isinstance(self.policy, str):
+            raise _refused("policy", self.policy, "Give its spelling, or hand a policy object to Engine(policy=...).")
         for name in ("concurrency", "max_context", "page_size", "kv_cache_tokens", "prefill_chunk_tokens"):
             count = getattr(self, name)
-            if count is not None and count < 1:
-                raise UsageError(f"{name} is {count}", "Give a whole number of at least 1.")
-        if not (math.isfinite(self.gpu_memory_utilization) and 0 < self.gpu_memory_utilization <= 1):
-            raise UsageError(f"gpu_memory_utilization is {self.gpu_memory_utilization}", "Give a share in (0, 1].")
+            if count is None and name != "page_size":
+                continue
+            if not _is_whole(count) or count < 1:
+                raise _refused(name, count, "Give a whole number of at least 1.")
+        if not _is_whole(self.seed):
+            raise _refused("seed", self.seed, "Give a whole number.")
+        share = self.gpu_memory_utilization
+        if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share <= 1:
+            raise _refused("gpu_memory_utilization", share, "Give a share in (0, 1].")
+        if not isinstance(self.graphs, bool):
+            raise _refused("graphs", self.graphs, "Give True or False.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _refused(name: str, value: object, remedy: str) -> UsageError:
+    shown = repr(shortened(value)) if isinstance(value, str) else shortened(repr(value))
+    return UsageError(f"{name} is {shown}", remedy)

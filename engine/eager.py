@@ -64,7 +64,7 @@ class EagerRunner:
         block = DraftBlock(
             anchors=self._anchors(rows),
             starts=self._tensor(starts),
-            slots=self._tensor(index.cache_rows),
+            cache_rows=self._tensor(index.cache_rows),
             attention=index.layout(self.device, causal=False),
             noise=self._draft_noise(rows) if temperature.any() else None,
             temperature=self._tensor(temperature),

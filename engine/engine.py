@@ -11,10 +11,11 @@ import torch
 from dspark.engine.batch import PackedBatch
 from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
+from dspark.engine.counts import RunStats
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
 from dspark.engine.graphs.static_memory import GraphSizes
-from dspark.engine.loop import DecodeLoop, LoopStats
+from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
@@ -101,7 +102,7 @@ class Engine:
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
         self.graphs = self._capture_graphs(progress)
-        self.stats = LoopStats()
+        self.stats = RunStats()
         self._decoding = False
 
     @property
@@ -128,7 +129,7 @@ class Engine:
                 "this engine is already decoding", "Exhaust or close the first generate() before the next one."
             )
         self._decoding = True
-        self.stats = LoopStats()
+        self.stats = RunStats()
         try:
             yield from DecodeLoop(self, requests).run()
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dspark.engine.counts import CountTable
 from dspark.engine.eager import EagerRunner, RoundTokens
 from dspark.engine.errors import EngineError, RequestError
 from dspark.engine.graphs.runner import GraphRunner
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 
 
 _EXHAUSTED = object()
-
-
-@dataclass(slots=True)
-class LoopStats:
-    """Totals over a run; counted as the README says."""
-
-    rounds: int = 0
-    request_rounds: int = 0
-    prefill_tokens: int = 0
-    drafted: int = 0
-    verified: int = 0
-    observed: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    preemptions: int = 0
 
 
 @dataclass(slots=True)
@@ -66,6 +52,7 @@ class DecodeLoop:
         self._done: deque[Completion] = deque()
         num_slots = engine.concurrency
         self.slots = SlotTable(num_slots, max_context=engine.max_context, gamma=self.gamma)
+        self.counts = CountTable(num_slots, gamma=self.gamma)
         self.pool = PagePool(
             engine.num_pages,
             engine.page_size,
@@ -132,6 +119,7 @@ class DecodeLoop:
                     self._done.append(Completion.failed(request.index, f"{error}. {error.remedy}"))
                     continue
                 self.slots.arrive(int(slot), request, seed=self._seed(request))
+                self.counts.clear(int(slot))
                 if request.sampling.stop:
                     self._stop_text[int(slot)] = self.engine.stop_text(request.sampling.stop)
                 break
@@ -201,9 +189,7 @@ class DecodeLoop:
         steps = policy.steps(self.gamma)
         self.slots.generation[rows] += 1
         # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
-        used = rows[tokens_left > 1]
-        self.slots.drafted[used] += steps
-        self.stats.drafted += steps * len(used)
+        self.counts.add_drafts(rows[tokens_left > 1], steps)
         return self._runner.draft(rows, steps)
 
     def _schedule(self, rows: np.ndarray, draft: DraftOutput | None, tokens_left: np.ndarray) -> np.ndarray:
@@ -216,7 +202,7 @@ class DecodeLoop:
             # Nothing of the block is needed on the host yet, so the device need not be waited for.
             nothing = np.zeros((len(rows), 0), dtype=np.float32)
             view = ScheduleView(caps=caps, confidence_logits=nothing, temperatures=np.zeros(0))
-            return np.clip(self.engine.policy.lengths(view), 0, caps)
+            return self._capped(view)
         confidence = draft.confidence_logits.float().cpu().numpy()  # [R, steps]
         view = ScheduleView(
             caps=caps,
@@ -225,33 +211,26 @@ class DecodeLoop:
             previous_valid=self.slots.has_previous[rows],
             temperatures=self.engine.confidence_temperatures[:steps],
         )
-        # Whatever a policy says: past its cap a request has neither pages nor tokens left.
-        lengths = np.clip(self.engine.policy.lengths(view), 0, caps)
+        lengths = self._capped(view)
         self.slots.previous_confidence[rows, :steps] = confidence
         self.slots.has_previous[rows] = True
         return lengths
 
+    def _capped(self, view: ScheduleView) -> np.ndarray:
+        # Whatever a policy wants: past its cap a request has neither pages nor tokens left.
+        return np.clip(self.engine.policy.lengths(view), 0, view.caps)
+
     def _commit(self, rows: np.ndarray, lengths: np.ndarray, result: RoundTokens) -> None:
         """Append what verification gives, count it, and let finished requests leave."""
-        slots, stats = self.slots, self.stats
-        accepted = result.accepted
+        slots, accepted = self.slots, result.accepted
         kept = self._append(rows, slots.context_len[rows] + 1, result.block, accepted + 1)
         slots.context_len[rows] += kept.tokens
         # A stop inside the accepted tokens ends the round there; what lies behind it was never observed.
         stopped_early = kept.tokens <= accepted
         accepted = np.where(stopped_early, kept.tokens, accepted)
         observed = np.where(stopped_early, accepted, np.minimum(accepted + 1, lengths))
-        slots.rounds[rows] += 1
-        slots.verified[rows] += lengths
-        slots.observed[rows] += observed
-        slots.accepted[rows] += accepted
-        slots.histogram[rows, accepted] += 1
-        stats.rounds += 1
-        stats.request_rounds += len(rows)
-        stats.verified += int(lengths.sum())
-        stats.observed += int(observed.sum())
-        stats.accepted += int(accepted.sum())
-        stats.emitted += int(kept.tokens.sum())
+        self.stats.rounds += 1
+        self.counts.add_round(rows, verified=lengths, observed=observed, accepted=accepted, emitted=kept.tokens)
         self._retire(rows, kept)
 
     def _append(self, rows: np.ndarray, first: np.ndarray, block: np.ndarray, counts: np.ndarray) -> Kept:
@@ -275,15 +254,18 @@ class DecodeLoop:
         for slot, stopped in zip(rows[finished].tolist(), kept.stopped[finished].tolist(), strict=True):
             request = self.slots.requests[slot]
             assert request is not None
-            stop_text = self._stop_text.pop(slot, None)
+            watcher = self._stop_text.pop(slot, None)
+            stopped_by_text = watcher is not None and watcher.finish()
+            counts = self.counts.of(slot)
+            self.stats.spec += counts
             self._done.append(
                 Completion(
                     index=request.index,
                     token_ids=self.slots.completion(slot).tolist(),
-                    text=stop_text.text if stop_text is not None and stop_text.stopped else None,
-                    finish_reason="stop" if stopped else "length",
+                    text=watcher.text if watcher is not None and stopped_by_text else None,
+                    finish_reason="stop" if stopped or stopped_by_text else "length",
                     error=None,
-                    counts=self.slots.counts(slot),
+                    counts=counts,
                 )
             )
             self.pool.release(slot)

@@ -43,7 +43,7 @@ class Packing:
         return PackedBatch(
             token_ids=token_ids.to(device, non_blocking=True),
             positions=torch.from_numpy(self.positions).to(device, non_blocking=True),
-            slots=torch.from_numpy(self.cache_rows).to(device, non_blocking=True),
+            cache_rows=torch.from_numpy(self.cache_rows).to(device, non_blocking=True),
             attention=self.layout(device, causal=True),
         )
 

@@ -20,7 +20,7 @@ class DraftBlock:
 
     anchors: Tensor  # [R] int64, newest committed token
     starts: Tensor  # [R] int64, its text position = rows of context in the draft cache
-    slots: Tensor  # [R*G] int64, cache rows of the block's positions
+    cache_rows: Tensor  # [R*G] int64, cache rows of the block's positions
     attention: AttentionLayout  # not causal, kv_lens = starts + G
     noise: NoiseKeys | None  # positions = starts; None: every row is greedy
     temperature: Tensor  # [R] fp32

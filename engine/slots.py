@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dspark.engine.requests import Request, SpecCounts
+from dspark.engine.requests import Request
 
 FREE, WAITING, RUNNING = 0, 1, 2
 
@@ -36,12 +36,6 @@ class SlotTable:
         self.generation = np.zeros(num_slots, dtype=np.int64)  # blocks drafted so far
         self.previous_confidence = np.zeros((num_slots, gamma), dtype=np.float32)  # logits of the block before
         self.has_previous = np.zeros(num_slots, dtype=bool)
-        self.rounds = np.zeros(num_slots, dtype=np.int64)
-        self.drafted = np.zeros(num_slots, dtype=np.int64)
-        self.verified = np.zeros(num_slots, dtype=np.int64)
-        self.observed = np.zeros(num_slots, dtype=np.int64)
-        self.accepted = np.zeros(num_slots, dtype=np.int64)
-        self.histogram = np.zeros((num_slots, gamma + 1), dtype=np.int64)  # rounds by accepted drafts
         self._max_context = max_context
         self._arrivals = 0
 
@@ -67,8 +61,6 @@ class SlotTable:
         self.ignore_eos[slot] = sampling.ignore_eos
         self.generation[slot] = 0
         self.has_previous[slot] = False
-        for counter in (self.rounds, self.drafted, self.verified, self.observed, self.accepted, self.histogram):
-            counter[slot] = 0
         self.serial[slot] = self._arrivals
         self._arrivals += 1
         self.status[slot] = WAITING
@@ -87,15 +79,3 @@ class SlotTable:
         """Tokens emitted so far."""
         start = self.prompt_len[slot]
         return self.tokens[slot, start : start + self.emitted[slot]]
-
-    def counts(self, slot: int) -> SpecCounts:
-        """The request's speculation counts."""
-        return SpecCounts(
-            rounds=int(self.rounds[slot]),
-            drafted=int(self.drafted[slot]),
-            verified=int(self.verified[slot]),
-            observed=int(self.observed[slot]),
-            accepted=int(self.accepted[slot]),
-            emitted=int(max(self.emitted[slot] - 1, 0)),
-            acceptance_histogram=tuple(int(n) for n in self.histogram[slot]),
-        )

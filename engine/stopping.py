@@ -57,6 +57,10 @@ class TextStream:
         self._seen = len(self._window)
         return fresh, True
 
+    def rest(self) -> str:
+        """The text not yet final, once no more tokens come: what looks like an unfinished character is text too."""
+        return self._decode(self._window)[len(self._decode(self._window[: self._seen])) :]
+
 
 class StopText:
     """Watches one request's text for its stop strings, which may begin and end in different rounds.
@@ -78,13 +82,21 @@ class StopText:
         """Take in a round's tokens. If one completes a stop string: how many of them stay, that one included."""
         for index, token in enumerate(tokens):
             fresh, is_final = self._stream.push(token)
-            # Text before this was searched already; a stop string can reach back by its length less one.
-            start = max(len(self._final) - self._longest + 1, 0)
             text = self._final + fresh if fresh else self._final
-            found = [at for at in (text.find(stop, start) for stop in self._stops) if at >= 0]
-            if found:
-                self.stopped, self.text = True, text[: min(found)]
+            if self._search(text):
                 return index + 1
             if is_final:
                 self._final = text
         return None
+
+    def finish(self) -> bool:
+        """No more tokens come: search what was held back as an unfinished character. Was a stop string there?"""
+        return self.stopped or self._search(self._final + self._stream.rest())
+
+    def _search(self, text: str) -> bool:
+        # Text before `_final` was searched already; a stop string can reach back by its length less one.
+        start = max(len(self._final) - self._longest + 1, 0)
+        found = [at for at in (text.find(stop, start) for stop in self._stops) if at >= 0]
+        if found:
+            self.stopped, self.text = True, text[: min(found)]
+        return bool(found)

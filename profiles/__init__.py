@@ -7,7 +7,7 @@ from dspark.profiles.compare import BucketChange, Comparison, compare_profiles
 from dspark.profiles.conditions import Conditions, ModelShape, check_conditions
 from dspark.profiles.curve import SCOPES, StepCurve
 from dspark.profiles.errors import ProfileError
-from dspark.profiles.fit import PredictionError, fit_staircase, prediction_error
+from dspark.profiles.fit import PredictionError, complete, fit_staircase, prediction_error
 from dspark.profiles.measurement import DRAFT, KINDS, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED, Measurement
 from dspark.profiles.profile import Profile, load_profile, profile_from_dict, profile_to_dict, save_profile
 from dspark.profiles.staircase import Staircase
@@ -31,6 +31,7 @@ __all__ = [
     "StepCurve",
     "check_conditions",
     "compare_profiles",
+    "complete",
     "fit_staircase",
     "load_profile",
     "prediction_error",

@@ -41,14 +41,15 @@ def compare_profiles(first: Profile, second: Profile) -> Comparison:
     sizes = sorted({int(b) for curve in (one, other) for b in curve.target.buckets if b <= limit} | {limit})
     changes = []
     for size in sizes:
-        kv_tokens = one.target.reference_load[one.target.index_of(size)]
+        kv_tokens = one.reference_target.reference_load[one.target.index_of(size)]
         times, bands = [], []
         for curve in (one, other):
-            index = curve.target.index_of(size)
+            stairs = curve.reference_target
+            index = stairs.index_of(size)
             time = float(curve.step_time_s(size, kv_tokens))
-            scale = time / curve.target.time_s[index]
+            scale = time / stairs.time_s[index]
             times.append(time)
-            bands.append((scale * curve.target.p20_s[index], scale * curve.target.p80_s[index]))
+            bands.append((scale * stairs.p20_s[index], scale * stairs.p80_s[index]))
         apart = bool(bands[0][1] < bands[1][0] or bands[1][1] < bands[0][0])
         changes.append(BucketChange(size, times[0], times[1], apart))
     return Comparison(tuple(changes), tuple(differences(first.conditions, second.conditions)))

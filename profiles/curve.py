@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dspark.profiles.measurement import DRAFT, TARGET, VERIFY_SAMPLED, Measurement
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
 
 SCOPES = ("target", "round")
@@ -19,6 +20,9 @@ class StepCurve:
 
     Visible KV tokens of a batch are summed over its requests, each request's own queries included. "At the reference"
     means full blocks: as few requests as can have that many packed tokens, each behind `reference_context_tokens`.
+
+    A batch whose longest request sees more than `long_context_tokens` runs other attention kernels, whose times have
+    staircases of their own (None: one kind serves every length).
     """
 
     target: Staircase  # over packed tokens: the forward and the main-cache write
@@ -28,6 +32,20 @@ class StepCurve:
     tokens_per_request: int  # 1 + draft length, at most
     block_size: int  # slots of a draft block, 0 without a drafter
     reference_context_tokens: int
+    target_long: Staircase | None = None
+    draft_long: Staircase | None = None
+    long_context_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.target_long is None) != (self.long_context_tokens is None):
+            raise ValueError("long contexts need both a bound and a staircase")
+        if self.draft_long is not None and (self.draft is None or self.target_long is None):
+            raise ValueError("drafting behind long contexts has a time, but other parts have none")
+
+    @property
+    def reference_target(self) -> Staircase:
+        """The target's staircase that holds the reference."""
+        return self.target_long if self.target_long is not None and self._is_long(None) else self.target
 
     @property
     def max_batch_tokens(self) -> int:
@@ -43,15 +61,29 @@ class StepCurve:
         tokens = np.asarray(num_tokens, dtype=np.int64)
         return self.reference_requests(tokens) * self.reference_context_tokens + tokens
 
-    def step_time_s(self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None) -> FloatArray:
-        """Target steps over `num_tokens` packed tokens (None: at the reference of the bucket)."""
-        return self.target.time_at(num_tokens, kv_tokens)
+    def step_time_s(
+        self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
+    ) -> FloatArray:
+        """Target steps over `num_tokens` packed tokens (None: at the reference of the bucket).
 
-    def draft_time_s(self, num_requests: ArrayLike, kv_tokens: ArrayLike | None = None) -> FloatArray:
+        longest_context: visible KV tokens of the batch's longest request; None = the reference's.
+        """
+        stairs = self.target_long if self.target_long is not None and self._is_long(longest_context) else self.target
+        return stairs.time_at(num_tokens, kv_tokens, longest=longest_context)
+
+    def draft_time_s(
+        self, num_requests: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
+    ) -> FloatArray:
         """Drafting a block for each of `num_requests`; `kv_tokens` includes the block's own. 0 without a drafter."""
         if self.draft is None:
             return np.zeros(np.shape(num_requests))
-        return self.draft.time_at(num_requests, kv_tokens)
+        stairs = self.draft_long if self.draft_long is not None and self._is_long(longest_context) else self.draft
+        return stairs.time_at(num_requests, kv_tokens, longest=longest_context)
+
+    def _is_long(self, longest_context: int | None) -> bool:
+        if longest_context is None:
+            longest_context = self.reference_context_tokens + self.tokens_per_request
+        return self.long_context_tokens is not None and longest_context > self.long_context_tokens
 
     def verification_time_s(
         self, num_requests: ArrayLike, num_tokens: ArrayLike | None = None, *, sampled: bool = False
@@ -65,21 +97,24 @@ class StepCurve:
         *,
         num_requests: ArrayLike | None = None,
         kv_tokens: ArrayLike | None = None,
+        longest_context: int | None = None,
         drafts: bool = True,
         sampled: bool = False,
     ) -> FloatArray:
         """Target step, verification and, if the next block `drafts`, its drafting.
 
-        num_requests, kv_tokens: None = at the reference of each batch of `num_tokens`.
+        num_requests, kv_tokens: None = at the reference of each batch of `num_tokens`. longest_context: as for
+        `step_time_s`.
         """
         tokens = np.asarray(num_tokens, dtype=np.int64)
         requests = self.reference_requests(tokens) if num_requests is None else np.asarray(num_requests, np.int64)
-        step = self.step_time_s(tokens, kv_tokens) + self.verification_time_s(requests, tokens, sampled=sampled)
+        step = self.step_time_s(tokens, kv_tokens, longest_context=longest_context)
+        step = step + self.verification_time_s(requests, tokens, sampled=sampled)
         if not drafts:
             return step
         # A block sees the same context rows, and its own in place of the verified ones.
         seen = None if kv_tokens is None else np.asarray(kv_tokens) - tokens + requests * self.block_size
-        return step + self.draft_time_s(requests, seen)
+        return step + self.draft_time_s(requests, seen, longest_context=longest_context)
 
     def steps_per_s(
         self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None, *, scope: str = "target"
@@ -89,6 +124,14 @@ class StepCurve:
         if scope == "target":
             return 1 / self.step_time_s(num_tokens, kv_tokens)
         return 1 / self.round_time_s(num_tokens, kv_tokens=kv_tokens)
+
+    def predict(self, point: Measurement) -> float:
+        """Seconds of what `point` measured, by the bucket that it ran."""
+        if point.kind == TARGET:
+            return float(self.step_time_s(point.bucket, point.load, longest_context=point.longest_context))
+        if point.kind == DRAFT:
+            return float(self.draft_time_s(point.bucket, point.load, longest_context=point.longest_context))
+        return float(self.verification_time_s(point.bucket, point.load, sampled=point.kind == VERIFY_SAMPLED))
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -100,6 +143,9 @@ class StepCurve:
             "draft": None if self.draft is None else self.draft.to_dict(),
             "verify_greedy": self.verify_greedy.to_dict(),
             "verify_sampled": self.verify_sampled.to_dict(),
+            "long_context_tokens": self.long_context_tokens,
+            "target_long": None if self.target_long is None else self.target_long.to_dict(),
+            "draft_long": None if self.draft_long is None else self.draft_long.to_dict(),
         }
 
     @classmethod
@@ -109,18 +155,23 @@ class StepCurve:
         Raises:
             KeyError, TypeError, ValueError: it is no step curve.
         """
-        numbers = {
-            name: _whole_number(document, name, at_least)
-            for name, at_least in (("tokens_per_request", 1), ("block_size", 0), ("reference_context_tokens", 1))
-        }
-        draft = document["draft"]
+        bound = document["long_context_tokens"]
         return cls(
             target=Staircase.from_dict(document["target"]),
-            draft=None if draft is None else Staircase.from_dict(draft),
+            draft=_staircase(document["draft"]),
             verify_greedy=Staircase.from_dict(document["verify_greedy"]),
             verify_sampled=Staircase.from_dict(document["verify_sampled"]),
-            **numbers,
+            tokens_per_request=_whole_number(document, "tokens_per_request", 1),
+            block_size=_whole_number(document, "block_size", 0),
+            reference_context_tokens=_whole_number(document, "reference_context_tokens", 1),
+            target_long=_staircase(document["target_long"]),
+            draft_long=_staircase(document["draft_long"]),
+            long_context_tokens=None if bound is None else _whole_number(document, "long_context_tokens", 1),
         )
+
+
+def _staircase(document: Any) -> Staircase | None:
+    return None if document is None else Staircase.from_dict(document)
 
 
 def _whole_number(document: Any, name: str, at_least: int) -> int:

@@ -1,9 +1,11 @@
-"""From raw samples to a staircase: in each bucket a line over the load, fitted to medians."""
+"""From raw samples to a staircase: in each bucket a linear law of what a batch holds, fitted to medians."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +25,19 @@ class PredictionError:
 
 
 def fit_staircase(
-    measurements: Sequence[Measurement], *, unit: str, load_unit: str, reference_load: Callable[[int], int]
+    measurements: Sequence[Measurement],
+    *,
+    unit: str,
+    load_unit: str,
+    reference_load: Callable[[int], int],
+    reference_longest: Callable[[int], int] | None = None,
 ) -> Staircase:
-    """Fit the points of one kind; `reference_load(bucket)` says which load `time_s` is for.
+    """Fit the points of one kind; `reference_load(bucket)` and `reference_longest(bucket)` say what `time_s` is for.
 
-    The line of a bucket minimises the sum of relative absolute errors, so that a few disturbed points do not bend it.
-    Its slope is never negative and its value at no load positive. A bucket measured under one load only takes the
-    others' median slope. p20 and p80 are the spread of repeats around their point's median.
+    A bucket's time is a constant and two slopes, over the load and, if `reference_longest` is given, over the longest
+    request. It minimises the sum of relative absolute errors, so that a few disturbed points do not bend it. Slopes are
+    never negative and the constant is positive. A bucket measured under one load only takes the others' median slopes.
+    p20 and p80 are the spread of repeats around their point's median.
 
     Raises:
         ProfileError: there are no points.
@@ -38,16 +46,16 @@ def fit_staircase(
         raise ProfileError("A staircase cannot be fitted without a measured point.")
     buckets = sorted({m.bucket for m in measurements})
     groups = [[m for m in measurements if m.bucket == bucket] for bucket in buckets]
-    loads = [np.array([m.load for m in group], dtype=np.float64) for group in groups]
+    sizes = [_sizes(group, with_longest=reference_longest is not None) for group in groups]
     medians = [np.array([m.median_s for m in group]) for group in groups]
-    lines = [_line(v, t) if np.ptp(v) > 0 else None for v, t in zip(loads, medians, strict=True)]
-    slopes = [line[1] for line in lines if line is not None]
-    shared = float(np.median(slopes)) if slopes else 0.0
-    reference = np.array([reference_load(bucket) for bucket in buckets], dtype=np.int64)
-    at_zero, slope = np.empty(len(buckets)), np.empty(len(buckets))
-    for i, line in enumerate(lines):
-        at_zero[i], slope[i] = line or _line_of_slope(loads[i], medians[i], shared)
-    time_s = at_zero + slope * reference
+    fits = [_fit(x, t) if np.ptp(x, axis=0).any() else None for x, t in zip(sizes, medians, strict=True)]
+    slopes = [fit[1:] for fit in fits if fit is not None]
+    shared = np.median(slopes, axis=0) if slopes else np.zeros(2)
+    filled = [_fit_of_slopes(x, t, shared) if f is None else f for x, t, f in zip(sizes, medians, fits, strict=True)]
+    constant, load_s, longest_s = np.array(filled).T
+    load = np.array([reference_load(bucket) for bucket in buckets], dtype=np.int64)
+    longest = np.array([reference_longest(b) if reference_longest is not None else 0 for b in buckets], dtype=np.int64)
+    time_s = constant + load_s * load + longest_s * longest
     spread = np.array([_spread(group) for group in groups])  # [B, 2]
     return Staircase(
         unit=unit,
@@ -56,48 +64,67 @@ def fit_staircase(
         time_s=time_s,
         p20_s=time_s * spread[:, 0],
         p80_s=time_s * spread[:, 1],
-        reference_load=reference,
-        load_s=slope,
+        reference_load=load,
+        load_s=load_s,
+        reference_longest=longest,
+        longest_s=longest_s,
     )
 
 
-def prediction_error(staircase: Staircase, measurements: Sequence[Measurement]) -> PredictionError:
-    """Compare the staircase's predictions with points, whether it was fitted to them or not."""
+def complete(staircase: Staircase, other: Staircase) -> Staircase:
+    """`staircase` with the buckets that only `other` has: where nothing was measured, a near relative's line."""
+    lacking = ~np.isin(other.buckets, staircase.buckets)
+    if not lacking.any():
+        return staircase
+    order = np.argsort(np.concatenate([staircase.buckets, other.buckets[lacking]]))
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(staircase, name), getattr(other, name)[lacking]])[order]
+        for name in (field.name for field in fields(Staircase) if not field.name.endswith("unit"))
+    }
+    return replace(staircase, **columns)
+
+
+def prediction_error(predicted_s: Sequence[float], measurements: Sequence[Measurement]) -> PredictionError:
+    """Compare predictions [n] with the points [n] they are for, whether they were fitted to them or not."""
     if not measurements:
         return PredictionError(num_points=0, median=None, p90=None, largest=None)
-    errors = relative_errors(staircase, measurements)
+    measured = np.array([m.median_s for m in measurements])
+    errors = np.abs(np.asarray(predicted_s) - measured) / measured
     median, p90, largest = (float(q) for q in np.quantile(errors, (0.5, 0.9, 1)))
     return PredictionError(num_points=len(measurements), median=median, p90=p90, largest=largest)
 
 
-def relative_errors(staircase: Staircase, measurements: Sequence[Measurement]) -> FloatArray:
-    """|predicted - measured| / measured of each point, [n]."""
-    measured = np.array([m.median_s for m in measurements])
-    # By the bucket that the engine ran, not the one that this staircase would choose: they are the same one.
-    predicted = staircase.time_at([m.bucket for m in measurements], [m.load for m in measurements])
-    return np.abs(predicted - measured) / measured
+def _sizes(group: Sequence[Measurement], *, with_longest: bool) -> FloatArray:
+    """Load and longest request of each point, [n, 2]; zeros in place of the latter if it is not to matter."""
+    return np.array([(m.load, m.longest_context if with_longest else 0) for m in group], dtype=np.float64)
 
 
-def _line(load: FloatArray, time_s: FloatArray) -> tuple[float, float]:
-    """load [n], time_s [n] -> value at 0 and slope of the best line: one through two points, or a level one."""
-    first, second = np.triu_indices(len(load), k=1)
-    apart = load[first] != load[second]
-    first, second = first[apart], second[apart]
-    slope = (time_s[second] - time_s[first]) / (load[second] - load[first])
-    at_zero = time_s[first] - slope * load[first]
-    possible = (slope > 0) & (at_zero > 0)
-    # Level lines first: of equally good ones the flattest is taken.
-    slope = np.concatenate([np.zeros_like(time_s), slope[possible]])
-    at_zero = np.concatenate([time_s, at_zero[possible]])
-    errors = np.abs(at_zero[:, None] + slope[:, None] * load - time_s) / time_s  # [candidates, n]
-    best = int(errors.sum(axis=1).argmin())
-    return float(at_zero[best]), float(slope[best])
+def _fit(sizes: FloatArray, time_s: FloatArray) -> FloatArray:
+    """sizes [n, 2], time_s [n] -> constant and slopes, [3], of least relative absolute error.
+
+    The best fit with some slopes at zero goes through as many points as it has parameters, so all such are tried.
+    """
+    columns = np.column_stack([np.ones(len(time_s)), sizes])  # [n, 3]
+    candidates = []
+    # The flattest come first: of equally good ones the first is taken.
+    for free in ([0], [0, 1], [0, 2], [0, 1, 2]):
+        for points in combinations(range(len(time_s)), len(free)):
+            matrix = columns[np.ix_(points, free)]
+            if np.linalg.matrix_rank(matrix) < len(free):
+                continue
+            parameters = np.zeros(3)
+            parameters[free] = np.linalg.solve(matrix, time_s[list(points)])
+            if parameters[0] > 0 and (parameters[1:] >= 0).all():
+                candidates.append(parameters)
+    errors = np.abs(np.array(candidates) @ columns.T - time_s) / time_s  # [candidates, n]
+    # Rounded: a flatter fit that is as good but for the last bits is the one wanted.
+    return candidates[int(errors.sum(axis=1).round(9).argmin())]
 
 
-def _line_of_slope(load: FloatArray, time_s: FloatArray, slope: float) -> tuple[float, float]:
-    at_zero = float(np.median(time_s - slope * load))
-    # A slope from other buckets that leaves nothing for this one's own work does not belong to it.
-    return (at_zero, slope) if at_zero > 0 else (float(np.median(time_s)), 0.0)
+def _fit_of_slopes(sizes: FloatArray, time_s: FloatArray, slopes: FloatArray) -> FloatArray:
+    constant = float(np.median(time_s - sizes @ slopes))
+    # Slopes from other buckets that leave nothing for this one's own work do not belong to it.
+    return np.array([constant, *slopes]) if constant > 0 else np.array([np.median(time_s), 0.0, 0.0])
 
 
 def _spread(group: Sequence[Measurement]) -> tuple[float, float]:

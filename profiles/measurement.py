@@ -43,6 +43,11 @@ class Measurement:
         return self.kv_tokens if self.kind in (TARGET, DRAFT) else self.num_tokens
 
     @property
+    def longest_context(self) -> int:
+        """Visible KV tokens of the longest request: tokens lie evenly on requests."""
+        return self.context_tokens - (-self.num_tokens // self.num_requests)
+
+    @property
     def samples_s(self) -> tuple[float, ...]:
         """The device's own times where there are any: rounds overlap what the host does around them."""
         return self.wall_s if self.device_s is None else self.device_s

@@ -35,7 +35,7 @@ def draw_steps_per_s(
     axes: Axes, curve: StepCurve, *, label: str, scope: str = "target", color: str = TARGET, linestyle: str = "-"
 ) -> None:
     """SPS(B), flat up to each bucket; the band of the target's own steps."""
-    stairs = curve.target
+    stairs = curve.reference_target
     edges = _edges(stairs)
     if scope == "target":
         low, high = 1 / stairs.p80_s, 1 / stairs.p20_s
@@ -49,7 +49,7 @@ def draw_steps_per_s(
 def draw_profile(time_axes: Axes, speed_axes: Axes, profile: Profile) -> None:
     """Step time of a round's parts into one Axes, SPS(B) of the target step and the whole round into the other."""
     curve = profile.curve
-    draw_step_time(time_axes, curve.target, label="target step")
+    draw_step_time(time_axes, curve.reference_target, label="target step")
     others = [(curve.verify_greedy, "verification, greedy", ROUND, ":"), (curve.draft, "draft block", DRAFT, "--")]
     for stairs, label, color, linestyle in others:
         if stairs is not None:

@@ -11,10 +11,15 @@ The document is strict JSON (no NaN, no Infinity). Times are seconds.
       draft                 staircase over requests, null without a drafter
       verify_greedy, verify_sampled
                             staircases over requests: verification beside the forward, at temperature 0 and 1
+      long_context_tokens   past it, a batch's longest request has other attention kernels run; null: one kind
+      target_long, draft_long
+                            staircases for such batches, null where there is one kind
       each staircase        unit, load_unit, and lists of one length: buckets, time_s, p20_s, p80_s, reference_load,
-                            load_s. A count takes the smallest bucket that holds it, and time_s + load_s * (load -
-                            reference_load). The load is visible KV tokens (target, draft) or packed tokens (verify_*),
-                            summed over the batch's requests; time_s is for full blocks at the reference context
+                            load_s, reference_longest, longest_s. A count takes the smallest bucket that holds it, and
+                            time_s + load_s * (load - reference_load) + longest_s * (longest - reference_longest). The
+                            load is visible KV tokens (target, draft) or packed tokens (verify_*), summed over the
+                            batch's requests; longest is what its longest request sees; time_s is for full blocks at
+                            the reference context
     conditions              what a run must share with the profile (Conditions): target and drafter {name, fingerprint,
                             shape}, dtype, device, device_name; and what only warns: threads, runner, page_size, torch
     measurements            one object a point (Measurement): kind, bucket, num_tokens, num_requests, context_tokens,

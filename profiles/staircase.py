@@ -22,7 +22,8 @@ class Staircase:
 
     A count is looked up by the bucket that will really run: the smallest one that holds it (ceiling). The load is what
     the time grows with inside a bucket: visible KV tokens for a forward, packed tokens for verification, in both cases
-    summed over the batch's requests.
+    summed over the batch's requests. A forward also waits for its longest request, which few programs read alone, so
+    that request's visible tokens count apart.
 
     Raises:
         ValueError: the arrays do not fit together, or hold what no measurement gives.
@@ -36,23 +37,26 @@ class Staircase:
     p80_s: FloatArray  # [B]
     reference_load: IntArray  # [B], that `time_s` is for
     load_s: FloatArray  # [B], seconds per unit of load more
+    reference_longest: IntArray  # [B], visible tokens of the longest request that `time_s` is for
+    longest_s: FloatArray  # [B], seconds per visible token more of the longest request
 
     def __post_init__(self) -> None:
-        for name in ("buckets", "reference_load"):
+        for name in ("buckets", "reference_load", "reference_longest"):
             _freeze(self, name, np.int64)
-        for name in ("time_s", "p20_s", "p80_s", "load_s"):
+        for name in ("time_s", "p20_s", "p80_s", "load_s", "longest_s"):
             _freeze(self, name, np.float64)
         buckets = self.buckets
         if not (buckets.size and buckets[0] >= 1 and (np.diff(buckets) > 0).all()):
             raise ValueError("buckets are not increasing whole numbers from 1 on")
-        numbers = (self.time_s, self.p20_s, self.p80_s, self.reference_load, self.load_s)
+        slopes, references = (self.load_s, self.longest_s), (self.reference_load, self.reference_longest)
+        numbers = (self.time_s, self.p20_s, self.p80_s, *slopes, *references)
         if any(values.shape != buckets.shape for values in numbers):
             raise ValueError("a staircase needs one value a bucket")
         if not all(np.isfinite(values).all() for values in numbers):
             raise ValueError("a staircase has a value that is not a number")
-        if (self.load_s < 0).any() or (self.reference_load < 0).any():
+        if any((values < 0).any() for values in (*slopes, *references)):
             raise ValueError("more load cannot make a step faster")
-        if (self.time_s - self.load_s * self.reference_load <= 0).any():
+        if (self.time_s - self.load_s * self.reference_load - self.longest_s * self.reference_longest <= 0).any():
             raise ValueError("a step without any load takes no time")
 
     @property
@@ -80,13 +84,18 @@ class Staircase:
         """The bucket that holds each of `counts`."""
         return self.buckets[self.index_of(counts)]
 
-    def time_at(self, counts: ArrayLike, load: ArrayLike | None = None) -> FloatArray:
-        """Seconds of steps over `counts`, under `load` (None: the reference of each bucket)."""
+    def time_at(
+        self, counts: ArrayLike, load: ArrayLike | None = None, *, longest: ArrayLike | None = None
+    ) -> FloatArray:
+        """Seconds of steps over `counts`; `load`, `longest`: None = the reference of each bucket."""
         index = self.index_of(counts)
-        if load is None:
-            return self.time_s[index]
-        extra = np.asarray(load, dtype=np.float64) - self.reference_load[index]
-        return self.time_s[index] + self.load_s[index] * extra
+        time_s = self.time_s[index]
+        if load is not None:
+            time_s = time_s + self.load_s[index] * (np.asarray(load, dtype=np.float64) - self.reference_load[index])
+        if longest is not None:
+            extra = np.asarray(longest, dtype=np.float64) - self.reference_longest[index]
+            time_s = time_s + self.longest_s[index] * extra
+        return time_s
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

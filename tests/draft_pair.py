@@ -38,11 +38,11 @@ def cache_rows(table, positions):
 def context_batch(tables, starts, counts, *, token_ids=None):
     """PackedBatch of `counts` tokens of each request from positions `starts` on."""
     positions = [torch.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
-    slots = [cache_rows(table, p) for table, p in zip(tables, positions, strict=True)]
+    rows = [cache_rows(table, p) for table, p in zip(tables, positions, strict=True)]
     return PackedBatch(
         token_ids=torch.zeros(sum(counts), dtype=torch.int64) if token_ids is None else token_ids,
         positions=torch.cat(positions),
-        slots=torch.cat(slots),
+        cache_rows=torch.cat(rows),
         attention=packed_layout(tables, starts, counts, causal=True),
     )
 
@@ -53,7 +53,7 @@ def draft_block(tables, anchors, starts, *, gamma, steps=None, temperature=None,
     return DraftBlock(
         anchors=torch.tensor(anchors),
         starts=torch.tensor(starts),
-        slots=torch.cat(rows),
+        cache_rows=torch.cat(rows),
         attention=packed_layout(tables, starts, [gamma] * len(starts), causal=False),
         noise=noise,
         temperature=torch.zeros(len(anchors)) if temperature is None else temperature,

@@ -25,11 +25,11 @@ class PagedTexts:
 
     def batch(self, tokens: dict[int, list[int]]) -> PackedBatch:
         """Append `tokens[text]` to each text of the mapping, in its order."""
-        positions, slots, tables, kv_lens, counts, ids = [], [], [], [], [], []
+        positions, rows, tables, kv_lens, counts, ids = [], [], [], [], [], []
         for text, new in tokens.items():
             position = self.lengths[text] + np.arange(len(new))
             positions.append(position)
-            slots.append(self.rows(text, position))
+            rows.append(self.rows(text, position))
             self.lengths[text] += len(new)
             tables.append(self.tables[text])
             kv_lens.append(self.lengths[text])
@@ -46,7 +46,7 @@ class PagedTexts:
         return PackedBatch(
             token_ids=torch.tensor(ids),
             positions=torch.from_numpy(np.concatenate(positions)),
-            slots=torch.from_numpy(np.concatenate(slots)),
+            cache_rows=torch.from_numpy(np.concatenate(rows)),
             attention=layout,
         )
 

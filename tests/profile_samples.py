@@ -113,8 +113,8 @@ def make_profile(noise: float = 0.01, *, seed: int = 0, slower: float = 1.0, **c
         curve=curve,
         conditions=make_conditions(**conditions),
         measurements=(*targets, *drafts, *greedy, *sampled),
-        fit={TARGET: prediction_error(curve.target, targets)},
-        validation=prediction_error(curve.target, []),
+        fit={TARGET: prediction_error([curve.predict(point) for point in targets], targets)},
+        validation=prediction_error([], []),
         notes=("a note",),
         manifest={"torch": "2.13.0", "spread": 0.01},
     )

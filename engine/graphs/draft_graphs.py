@@ -73,7 +73,7 @@ class DraftGraphs:
         block = DraftBlock(
             anchors=inputs.anchors,
             starts=inputs.starts,
-            slots=inputs.cache_rows,
+            cache_rows=inputs.cache_rows,
             attention=AttentionLayout(
                 block_tables=inputs.block_tables,
                 query_starts=inputs.query_starts,

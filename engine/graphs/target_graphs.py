@@ -35,6 +35,12 @@ class TargetGraphs:
         self._longest = memory.sizes.max_pages * engine.page_size
         self._graphs: dict[tuple[int, int], Replay] = {}
 
+    @property
+    def short_context(self) -> int | None:
+        """Visible length up to which a batch runs graphs of their own; None: one graph serves every length."""
+        bound = context_bucket(1, self._longest)
+        return bound if bound < self._longest else None
+
     def prepare(self, num_tokens: int, context: int) -> None:
         """Capture the graph that such a batch runs in, unless there is one."""
         self._graph(self.buckets.bucket_for(num_tokens), context_bucket(context, self._longest))
@@ -62,7 +68,7 @@ class TargetGraphs:
         batch = PackedBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
-            slots=inputs.cache_rows,
+            cache_rows=inputs.cache_rows,
             # Made anew for every graph: attention keeps its scratch memory in it.
             attention=AttentionLayout(
                 block_tables=inputs.block_tables,

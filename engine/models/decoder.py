@@ -47,14 +47,14 @@ class Decoder:
         positions: Tensor,
         cache: KVCache,
         *,
-        slots: Tensor,
+        cache_rows: Tensor,
         attention: AttentionLayout,
         on_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
         """residual [T, H] (written over), positions [T] -> hidden states [T, H] behind the final norm.
 
-        K and V go to cache rows `slots` [T]. `on_layer` sees the stream behind each layer but the last, and what is
-        returned as that of the last.
+        K and V go to `cache_rows` [T]. `on_layer` sees the stream behind each layer but the last, and what is returned
+        as that of the last.
         """
         eps = self.config.rms_norm_eps
         cos, sin, angle_rows = self.rope.angles(positions)
@@ -68,7 +68,7 @@ class Decoder:
                 attention,
                 k_cache=cache.k_layers[index],
                 v_cache=cache.v_layers[index],
-                slots=slots,
+                cache_rows=cache_rows,
                 num_heads=self.config.num_heads,
                 num_kv_heads=self.config.num_kv_heads,
                 q_norm=layer.q_norm,

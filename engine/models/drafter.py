@@ -108,13 +108,13 @@ class Drafter:
             k_norm=self.k_norms,
             k_cache=cache.k,
             v_cache=cache.v,
-            slots=batch.slots,
+            cache_rows=batch.cache_rows,
             eps=backbone.rms_norm_eps,
         )
 
     @torch.inference_mode()
     def draft(self, block: DraftBlock, cache: KVCache, *, out: DraftOutput | None = None) -> DraftOutput:
-        """Propose `block.steps` tokens a request; the block's own K and V go to cache rows `block.slots`.
+        """Propose `block.steps` tokens a request; the block's own K and V go to `block.cache_rows`.
 
         out: memory for tokens, logits and confidence logits. Its logits hold q then only if some row may be sampled.
         """
@@ -156,7 +156,9 @@ class Drafter:
             token_ids[:, 0] = block.anchors
             positions = block.starts[:, None] + self._offsets
         residual = self.embed(token_ids.view(-1))  # [R*G, H]
-        hidden = self.decoder(residual, positions.view(-1), cache, slots=block.slots, attention=block.attention)
+        hidden = self.decoder(
+            residual, positions.view(-1), cache, cache_rows=block.cache_rows, attention=block.attention
+        )
         return hidden.view(num_requests, self.block_size, -1)
 
     def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, *, keep_logits: bool) -> Tensor:

@@ -80,7 +80,7 @@ class Target:
             residual,
             batch.positions,
             cache,
-            slots=batch.slots,
+            cache_rows=batch.cache_rows,
             attention=batch.attention,
             on_layer=features.store if feature_layers else None,
         )

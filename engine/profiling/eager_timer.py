@@ -26,6 +26,7 @@ class EagerTimer:
     """
 
     runner = "eager"
+    short_context = None
 
     def __init__(self, engine: Engine, *, max_batch_tokens: int, seed: int) -> None:
         self.token_buckets = token_ladder(max_batch_tokens)

@@ -37,6 +37,7 @@ class GraphTimer:
         largest = graphs.target.buckets.bucket_for(max_batch_tokens)
         self.token_buckets = tuple(size for size in graphs.target.buckets.sizes if size <= largest)
         self.request_buckets = graphs.verification.buckets.sizes
+        self.short_context = graphs.target.short_context
         self._device = engine.device
         memory = graphs.memory
         memory.logits.normal_(std=3, generator=self._requests.generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,13 +21,16 @@ from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample, StepTimer
 from dspark.profiles import (
     DRAFT,
+    KINDS,
     TARGET,
     VERIFY_GREEDY,
     VERIFY_SAMPLED,
     Measurement,
+    PredictionError,
     Profile,
     Staircase,
     StepCurve,
+    complete,
     fit_staircase,
     prediction_error,
 )
@@ -81,7 +85,7 @@ def profile_engine(
         run.repeat(rng, f"Measuring, repeat {repeat + 1} of {repeats}")
         states.append(device_state(engine.device))
     measurements = run.measurements()
-    curve = _fit(measurements, plan, engine)
+    curve = _fit(measurements, plan, engine, timer.short_context)
     spread = _typical_spread(measurements)
     return Profile(
         curve=curve,
@@ -89,8 +93,8 @@ def profile_engine(
             engine, runner=timer.runner, target_name=settings.target_name, drafter_name=settings.drafter_name
         ),
         measurements=tuple(measurements),
-        fit={name: prediction_error(stairs, _of(measurements, name)) for name, stairs in _staircases(curve).items()},
-        validation=prediction_error(curve.target, [m for m in measurements if m.held_out]),
+        fit={kind: _error(curve, _of(measurements, kind)) for kind in KINDS if kind != DRAFT or engine.gamma},
+        validation=_error(curve, [m for m in measurements if m.held_out]),
         notes=(*plan.notes, *_unsteady(steady, spread), *_throttled(states)),
         manifest={
             **manifest(engine.device.type),
@@ -195,12 +199,22 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
     )
 
 
-def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine) -> StepCurve:
+def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
     context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.gamma
+    bound = math.inf if short_context is None else short_context
+    longest = context + per_request
 
-    def fit(kind: str, unit: str, load_unit: str, reference_load: Callable[[int], int]) -> Staircase:
+    def forward(kind: str, unit: str, reference_load: Callable[[int], int], *, long: bool = False) -> Staircase:
+        points = [m for m in _of(measurements, kind) if (m.longest_context > bound) == long]
+        stairs = fit_staircase(
+            points, unit=unit, load_unit=KV_TOKENS, reference_load=reference_load, reference_longest=lambda _: longest
+        )
+        # Memory may hold no long contexts of so many requests, but one long context among them runs this kind.
+        return complete(stairs, forward(kind, unit, reference_load)) if long else stairs
+
+    def verification(kind: str) -> Staircase:
         points = _of(measurements, kind)
-        return fit_staircase(points, unit=unit, load_unit=load_unit, reference_load=reference_load)
+        return fit_staircase(points, unit="requests", load_unit=PACKED_TOKENS, reference_load=full_blocks)
 
     def visible(num_tokens: int) -> int:
         return -(-num_tokens // per_request) * context + num_tokens
@@ -211,11 +225,15 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine) -> Ste
     def full_blocks(num_requests: int) -> int:
         return num_requests * per_request
 
+    has_long = short_context is not None
     return StepCurve(
-        target=fit(TARGET, "tokens", KV_TOKENS, visible),
-        draft=fit(DRAFT, "requests", KV_TOKENS, visible_to_blocks) if block_size else None,
-        verify_greedy=fit(VERIFY_GREEDY, "requests", PACKED_TOKENS, full_blocks),
-        verify_sampled=fit(VERIFY_SAMPLED, "requests", PACKED_TOKENS, full_blocks),
+        target=forward(TARGET, "tokens", visible),
+        target_long=forward(TARGET, "tokens", visible, long=True) if has_long else None,
+        draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_size and has_long else None,
+        long_context_tokens=short_context,
+        draft=forward(DRAFT, "requests", visible_to_blocks) if block_size else None,
+        verify_greedy=verification(VERIFY_GREEDY),
+        verify_sampled=verification(VERIFY_SAMPLED),
         tokens_per_request=per_request,
         block_size=block_size,
         reference_context_tokens=context,
@@ -226,14 +244,8 @@ def _of(measurements: Sequence[Measurement], kind: str) -> list[Measurement]:
     return [m for m in measurements if m.kind == kind and not m.held_out]
 
 
-def _staircases(curve: StepCurve) -> dict[str, Staircase]:
-    named = {
-        TARGET: curve.target,
-        DRAFT: curve.draft,
-        VERIFY_GREEDY: curve.verify_greedy,
-        VERIFY_SAMPLED: curve.verify_sampled,
-    }
-    return {name: stairs for name, stairs in named.items() if stairs is not None}
+def _error(curve: StepCurve, points: Sequence[Measurement]) -> PredictionError:
+    return prediction_error([curve.predict(point) for point in points], points)
 
 
 def _max_batch_tokens(engine: Engine, asked: int | None) -> int:

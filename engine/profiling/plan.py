@@ -11,7 +11,7 @@ import numpy as np
 from dspark.engine.profiling.timer import StepTimer
 from dspark.profiles import DRAFT, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED
 
-HELD_OUT_POINTS = 12
+HELD_OUT_POINTS = 24
 _APART = 1.5
 
 
@@ -76,6 +76,7 @@ class Planner:
         self._block_size = block_size
         longest = timer.longest_context(1)
         self._contexts = tuple(dict.fromkeys(min(context, longest) for context in contexts))
+        self._short = timer.short_context
         self._notes = [
             f"A context of {context:,} tokens is longer than the models allow: {longest:,} were measured."
             for context in contexts
@@ -103,16 +104,26 @@ class Planner:
         longest = self._timer.longest_context(num_requests)
         return [c for c in self._contexts if c <= longest] or ([longest] if longest >= 1 else [])
 
+    def _two_kinds(self, num_requests: int, block: int) -> list[int]:
+        """What is feasible, and the contexts either side of where attention changes its kernels: a line each."""
+        feasible = self._feasible(num_requests)
+        if self._short is None:
+            return feasible
+        longest = self._timer.longest_context(num_requests)
+        edges = (self._short - block, self._short)
+        return [*feasible, *(c for c in edges if 1 <= c <= longest and c not in feasible)]
+
     def _target_points(self, bucket: int) -> Iterator[Point]:
         """Full blocks behind each context, and as many requests as there can be behind the reference and the longest.
 
         Two request counts that are nearly one teach nothing.
         """
         fewest, most = self._fewest(bucket), self._most(bucket)
-        for context in self._feasible(fewest):
+        for context in self._two_kinds(fewest, -(-bucket // fewest)):
             yield self._target_point(bucket, bucket, fewest, context)
         if most >= _APART * fewest:
-            for context in _ends(self._feasible(most)):
+            feasible = self._two_kinds(most, -(-bucket // most))
+            for context in _ends(feasible) if self._short is None else feasible:
                 yield self._target_point(bucket, bucket, most, context)
 
     def _target_point(self, bucket: int, tokens: int, requests: int, context: int, *, held_out: bool = False) -> Point:
@@ -120,7 +131,8 @@ class Planner:
 
     def _draft_points(self, num_requests: int) -> Iterator[Point]:
         if self._block_size:
-            for context in _ends(self._feasible(num_requests)):
+            contexts = self._two_kinds(num_requests, self._block_size)
+            for context in _ends(contexts) if self._short is None else contexts:
                 kv_tokens = num_requests * (context + self._block_size)
                 tokens = num_requests * self._block_size
                 yield Point(DRAFT, num_requests, tokens, num_requests, context, kv_tokens)

@@ -30,6 +30,10 @@ class StepTimer(Protocol):
     def request_buckets(self) -> tuple[int, ...]:
         """Request counts that drafting and verification are padded to, increasing."""
 
+    @property
+    def short_context(self) -> int | None:
+        """Visible tokens of a batch's longest request past which other attention kernels run; None: one kind runs."""
+
     def longest_context(self, num_requests: int) -> int:
         """Context tokens that each of `num_requests` can have, as models and memory allow; under 1: none."""
 

@@ -45,11 +45,7 @@ class Policy(Protocol):
         """Tokens of a block of `gamma` that have to be drafted."""
 
     def lengths(self, view: ScheduleView) -> IntArray:
-        """Draft tokens to verify, [R], between 0 and the caps."""
-
-
-def _capped(lengths: NDArray[np.integer] | int, caps: NDArray[np.integer]) -> IntArray:
-    return np.asarray(np.clip(lengths, 0, np.maximum(caps, 0)), dtype=np.int64)
+        """Draft tokens that it would verify, [R]; the decode loop holds them to the caps."""
 
 
 def _leading(passes: NDArray[np.bool_]) -> IntArray:
@@ -83,14 +79,18 @@ class Fixed:
         return self.length
 
     def lengths(self, view: ScheduleView) -> IntArray:
-        return _capped(self.length, view.caps)
+        return np.full(len(view.caps), self.length, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Tokens whose survival (all tokens up to and including this one pass) is at least `threshold`."""
+    """Tokens whose survival (all tokens up to and including this one pass) is at least `threshold`.
+
+    `per_position`: tokens before the first one whose own confidence is under it.
+    """
 
     threshold: float
+    per_position: bool = False
     drafts: ClassVar[bool] = True
     reads_confidence: ClassVar[bool] = True
 
@@ -98,24 +98,8 @@ class Threshold:
         return gamma
 
     def lengths(self, view: ScheduleView) -> IntArray:
-        survives = log_survival(view.confidence_logits, view.temperatures) >= math.log(self.threshold)
-        return _capped(_leading(survives), view.caps)
-
-
-@dataclass(frozen=True, slots=True)
-class ThresholdPosition:
-    """Tokens before the first one whose own confidence is under `threshold`."""
-
-    threshold: float
-    drafts: ClassVar[bool] = True
-    reads_confidence: ClassVar[bool] = True
-
-    def steps(self, gamma: int) -> int:
-        return gamma
-
-    def lengths(self, view: ScheduleView) -> IntArray:
-        confident = log_confidence(view.confidence_logits, view.temperatures) >= math.log(self.threshold)
-        return _capped(_leading(confident), view.caps)
+        judged = log_confidence if self.per_position else log_survival
+        return _leading(judged(view.confidence_logits, view.temperatures) >= math.log(self.threshold))
 
 
 def parse_policy(text: str, gamma: int | None) -> Policy:
@@ -145,7 +129,7 @@ def _spelled(text: str, gamma: int | None) -> Policy:
     if name == "threshold" and colon:
         return Threshold(_threshold(value, text=text))
     if name == "threshold-position" and colon:
-        return ThresholdPosition(_threshold(value, text=text))
+        return Threshold(_threshold(value, text=text), per_position=True)
     raise UsageError(f"policy {_quoted(text)} is unknown", f"Use {_SPELLINGS}.")
 
 

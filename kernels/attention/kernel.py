@@ -59,7 +59,7 @@ def _rotated(
 # Counts vary from forward to forward: a variant for each of their divisibilities would compile in mid-run.
 @triton.jit(do_not_specialize=["num_tokens", "num_requests"])
 def attention_kernel(
-    q, cos, sin, angle_rows, slots, q_norm, k_norm, eps, angle_stride,
+    q, cos, sin, angle_rows, cache_rows, q_norm, k_norm, eps, angle_stride,
     k_cache, v_cache, out, partial, log_sums, arrivals, tables, query_starts, kv_lens,
     scale, num_tokens, num_requests, q_stride, cache_stride, table_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, CAUSAL: tl.constexpr,
@@ -137,7 +137,7 @@ def attention_kernel(
         place = visible - num_queries + fresh
         mine = (fresh < num_queries) & (place >= begin) & (place < end)
         fresh_angle = tl.load(angle_rows + first_token + fresh, mask=mine, other=0).to(tl.int64)
-        fresh_slot = tl.load(slots + first_token + fresh, mask=mine, other=0).to(tl.int64)
+        fresh_row = tl.load(cache_rows + first_token + fresh, mask=mine, other=0).to(tl.int64)
         fresh_inside = mine[:, None] & dim_inside[None, :]
         fresh_cosine = tl.load(cos + fresh_angle[:, None] * angle_stride + dim[None, :], mask=fresh_inside, other=0.0)
         fresh_sine = tl.load(sin + fresh_angle[:, None] * angle_stride + dim[None, :], mask=fresh_inside, other=0.0)
@@ -159,7 +159,7 @@ def attention_kernel(
             source, fresh_inside, dim, partner, fresh_cosine, fresh_sine, k_gain, k_other_gain, eps, HEAD_DIM, NORM
         )
         raw = tl.load(source + KV_HEADS * HEAD_DIM + dim[None, :], mask=fresh_inside, other=0.0)
-        stored = fresh_slot[:, None] * cache_stride + kv_head * HEAD_DIM + dim[None, :]
+        stored = fresh_row[:, None] * cache_stride + kv_head * HEAD_DIM + dim[None, :]
         tl.store(k_cache + stored, turned.to(k_cache.dtype.element_ty), mask=fresh_inside)
         tl.store(v_cache + stored, raw.to(v_cache.dtype.element_ty), mask=fresh_inside)
         tl.debug_barrier()

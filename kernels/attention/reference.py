@@ -18,7 +18,7 @@ def rope_attention(
     *,
     k_cache: Tensor,
     v_cache: Tensor,
-    slots: Tensor,
+    cache_rows: Tensor,
     num_heads: int,
     num_kv_heads: int,
     scale: float,
@@ -29,8 +29,8 @@ def rope_attention(
 ) -> Tensor:
     """`rope_and_cache`, then `paged_attention`: qkv [T, (Hq+2Hkv)*D] -> [T, Hq, D]."""
     q = rope_and_cache(
-        qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, slots=slots, num_heads=num_heads, num_kv_heads=num_kv_heads,
-        q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
+        qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, cache_rows=cache_rows, num_heads=num_heads,
+        num_kv_heads=num_kv_heads, q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
     )  # fmt: skip
     return paged_attention(q, k_cache, v_cache, layout, scale=scale)
 

@@ -27,7 +27,7 @@ class _Rotation:
     cos: Tensor  # [positions, 1, D]
     sin: Tensor
     angle_rows: Tensor  # [T]
-    slots: Tensor  # [T]
+    cache_rows: Tensor  # [T]
     q_norm: Tensor | None
     k_norm: Tensor | None
     eps: float
@@ -54,7 +54,7 @@ def rope_attention(
     *,
     k_cache: Tensor,
     v_cache: Tensor,
-    slots: Tensor,
+    cache_rows: Tensor,
     num_heads: int,
     num_kv_heads: int,
     scale: float,
@@ -68,13 +68,13 @@ def rope_attention(
     few = layout.max_query_len * (num_heads // num_kv_heads) <= _MAX_FUSED_ROWS
     if not (few and angle_rows is not None and layout.kv_rows is None) or qkv.shape[0] == 0:
         q = rope_and_cache(
-            qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, slots=slots, num_heads=num_heads,
+            qkv, cos, sin, k_cache=k_cache, v_cache=v_cache, cache_rows=cache_rows, num_heads=num_heads,
             num_kv_heads=num_kv_heads, q_norm=q_norm, k_norm=k_norm, eps=eps, angle_rows=angle_rows,
         )  # fmt: skip
         return paged_attention(q, k_cache, v_cache, layout, scale=scale)
     assert qkv.stride(1) == cos.stride(2) == 1 and cos.stride() == sin.stride()
     out = torch.empty(qkv.shape[0], num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
-    rotation = _Rotation(cos, sin, angle_rows, slots, q_norm, k_norm, eps)
+    rotation = _Rotation(cos, sin, angle_rows, cache_rows, q_norm, k_norm, eps)
     _launch(qkv, qkv.stride(0), rotation, k_cache, v_cache, out, layout, scale)
     return out
 
@@ -107,7 +107,7 @@ def _launch(
         rotation.cos if rotation else None,
         rotation.sin if rotation else None,
         rotation.angle_rows if rotation else None,
-        rotation.slots if rotation else None,
+        rotation.cache_rows if rotation else None,
         rotation.q_norm if rotation else None,
         rotation.k_norm if rotation else None,
         rotation.eps if rotation else 0.0,

@@ -15,7 +15,7 @@ def _main_cache_kernel(
     k_norm,
     k_cache,
     v_cache,
-    slots,
+    cache_rows,
     kv_stride,
     angle_stride,
     layer_stride,
@@ -46,7 +46,7 @@ def _main_cache_kernel(
     first = first * scale * tl.load(gain, mask=pair < HALF, other=0.0).to(tl.float32)
     second = second * scale * tl.load(gain + HALF, mask=pair < HALF, other=0.0).to(tl.float32)
 
-    target = layer * layer_stride + tl.load(slots + token).to(tl.int64) * row_stride + column
+    target = layer * layer_stride + tl.load(cache_rows + token).to(tl.int64) * row_stride + column
     tl.store(k_cache + target, (first * cosine - second * sine).to(k_cache.dtype.element_ty), mask=inside)
     tl.store(k_cache + target + HALF, (second * cosine + first * sine).to(k_cache.dtype.element_ty), mask=inside)
     tl.store(v_cache + target, value_first.to(v_cache.dtype.element_ty), mask=inside)
@@ -61,12 +61,12 @@ def write_main_cache(
     k_norm: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    slots: Tensor,
+    cache_rows: Tensor,
     eps: float,
 ) -> None:
-    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; caches [Ld, N, Hkv, D]; slots [T] int64.
+    """kv [T, Ld, 2, Hkv, D]; cos, sin [T, 1, D] fp32; k_norm [Ld, D]; caches [Ld, N, Hkv, D]; cache_rows [T] int64.
 
-    K is normalised per head and rotated, V stored as it is. Rows of `slots` may repeat only for padding.
+    K is normalised per head and rotated, V stored as it is. Rows of `cache_rows` may repeat only for padding.
     """
     tokens, layers, _, kv_heads, head_dim = kv.shape
     if tokens == 0:
@@ -82,7 +82,7 @@ def write_main_cache(
         k_norm,
         k_cache,
         v_cache,
-        slots,
+        cache_rows,
         kv.stride(0),
         cos.stride(0),
         k_cache.stride(0),

@@ -12,7 +12,7 @@ def rope_and_cache(
     *,
     k_cache: Tensor,
     v_cache: Tensor,
-    slots: Tensor,
+    cache_rows: Tensor,
     num_heads: int,
     num_kv_heads: int,
     q_norm: Tensor | None = None,
@@ -20,11 +20,11 @@ def rope_and_cache(
     eps: float = 1e-6,
     angle_rows: Tensor | None = None,
 ) -> Tensor:
-    """Rotate Q and K, write K and V into cache rows `slots`, return Q.
+    """Rotate Q and K, write K and V into `cache_rows`, return Q.
 
     qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`,
     or whole tables of which token t takes row angle_rows[t];
-    k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
+    k_cache, v_cache [N, Hkv, D]; cache_rows [T]; q_norm, k_norm [D]. Returns q [T, Hq, D] (maybe a strided view).
     """
     if angle_rows is not None:
         cos, sin = cos.index_select(0, angle_rows), sin.index_select(0, angle_rows)
@@ -37,8 +37,8 @@ def rope_and_cache(
         k = F.rms_norm(rotated[:, num_heads:], k_norm.shape, k_norm, eps)
         rotated = torch.cat((q, k), dim=1)
     rotated = rotate_half(rotated, cos, sin)
-    k_cache.index_copy_(0, slots, rotated[:, num_heads:])
-    v_cache.index_copy_(0, slots, heads[:, num_rotated:])
+    k_cache.index_copy_(0, cache_rows, rotated[:, num_heads:])
+    v_cache.index_copy_(0, cache_rows, heads[:, num_rotated:])
     return rotated[:, :num_heads]
 
 

@@ -19,7 +19,7 @@ def _rope_cache_kernel(
     q,
     k_cache,
     v_cache,
-    slots,
+    cache_rows,
     angle_rows,  # [T] rows of cos and sin; None: they have a row a token
     q_norm,
     k_norm,
@@ -42,7 +42,7 @@ def _rope_cache_kernel(
     is_v = head >= Q_HEADS + KV_HEADS
     inside = (head < Q_HEADS + 2 * KV_HEADS) & (pair < HALF)
     # Both come from before the kernel that made qkv.
-    slot = tl.load(slots + token).to(tl.int64)
+    cache_row = tl.load(cache_rows + token).to(tl.int64)
     angle_row = token
     if angle_rows is not None:
         angle_row = tl.load(angle_rows + token).to(tl.int64)
@@ -74,10 +74,10 @@ def _rope_cache_kernel(
     tl.store(q_address, turned_first.to(q.dtype.element_ty), mask=inside & is_q)
     tl.store(q_address + HALF, turned_second.to(q.dtype.element_ty), mask=inside & is_q)
     to_k = inside & (head >= Q_HEADS) & (head < Q_HEADS + KV_HEADS)
-    k_address = k_cache + slot * cache_stride + (head - Q_HEADS) * (2 * HALF) + pair
+    k_address = k_cache + cache_row * cache_stride + (head - Q_HEADS) * (2 * HALF) + pair
     tl.store(k_address, turned_first.to(k_cache.dtype.element_ty), mask=to_k)
     tl.store(k_address + HALF, turned_second.to(k_cache.dtype.element_ty), mask=to_k)
-    v_address = v_cache + slot * cache_stride + (head - Q_HEADS - KV_HEADS) * (2 * HALF) + pair
+    v_address = v_cache + cache_row * cache_stride + (head - Q_HEADS - KV_HEADS) * (2 * HALF) + pair
     tl.store(v_address, turned_first.to(v_cache.dtype.element_ty), mask=inside & is_v)
     tl.store(v_address + HALF, turned_second.to(v_cache.dtype.element_ty), mask=inside & is_v)
 
@@ -95,7 +95,7 @@ def rope_and_cache(
     *,
     k_cache: Tensor,
     v_cache: Tensor,
-    slots: Tensor,
+    cache_rows: Tensor,
     num_heads: int,
     num_kv_heads: int,
     q_norm: Tensor | None = None,
@@ -103,11 +103,11 @@ def rope_and_cache(
     eps: float = 1e-6,
     angle_rows: Tensor | None = None,
 ) -> Tensor:
-    """Rotate Q and K, write K and V into cache rows `slots`, return Q.
+    """Rotate Q and K, write K and V into `cache_rows`, return Q.
 
     qkv [T, (Hq+2Hkv)*D], Q heads first, then K, then V; cos, sin [T, 1, D] fp32, see `rotation_tables`,
     or whole tables of which token t takes row angle_rows[t];
-    k_cache, v_cache [N, Hkv, D]; slots [T]; q_norm, k_norm [D]. Returns q [T, Hq, D].
+    k_cache, v_cache [N, Hkv, D]; cache_rows [T]; q_norm, k_norm [D]. Returns q [T, Hq, D].
     """
     tokens = qkv.shape[0]
     head_dim = k_cache.shape[-1]
@@ -130,7 +130,7 @@ def rope_and_cache(
         q,
         k_cache,
         v_cache,
-        slots,
+        cache_rows,
         angle_rows,
         q_norm if norm else qkv,
         k_norm if norm else qkv,

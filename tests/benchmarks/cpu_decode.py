@@ -83,7 +83,7 @@ class Cases:
             start = time.perf_counter()
             tokens = sum(len(c.token_ids) for c in engine.generate(requests))
             seconds = time.perf_counter() - start
-            self.lengths[name] = engine.stats.emitted / max(engine.stats.request_rounds, 1)
+            self.lengths[name] = engine.stats.spec.emitted / max(engine.stats.spec.rounds, 1)
             return tokens, seconds
 
         return run

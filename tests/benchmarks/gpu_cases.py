@@ -262,7 +262,7 @@ def main_cache_case(tokens: int) -> Case:
     kv = randn(tokens, layers, 2, *heads)
     cos, sin = rotation_tables(torch.rand(tokens, SMOL.head_dim // 2, device=DEVICE))
     k_norm = randn(layers, SMOL.head_dim)
-    slots = torch.randperm(cache_rows, device=DEVICE)[:tokens]
+    written_rows = torch.randperm(cache_rows, device=DEVICE)[:tokens]
     ours, theirs = (torch.zeros(2, layers, cache_rows, *heads, device=DEVICE, dtype=BF16) for _ in range(2))
 
     def write(op: Callable[..., None], caches: Tensor) -> None:
@@ -273,7 +273,7 @@ def main_cache_case(tokens: int) -> Case:
             k_norm=k_norm,
             k_cache=caches[0],
             v_cache=caches[1],
-            slots=slots,
+            cache_rows=written_rows,
             eps=1e-6,
         )
 

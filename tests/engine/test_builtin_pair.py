@@ -52,4 +52,4 @@ def test_greedy_text_is_the_targets(
     done = sorted(engine.generate(asked), key=lambda completion: completion.index)
     assert [completion.token_ids for completion in done] == reference
     if policy != "none":
-        assert engine.stats.accepted > 0
+        assert engine.stats.spec.accepted > 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fixture_engine import (
     FIXTURES,
@@ -14,6 +16,7 @@ from fixture_engine import (
     PROMPT_LENGTHS,
     VOCAB,
     Detokenizer,
+    SometimesNothing,
     make_engine,
     prompts,
     reference,
@@ -22,6 +25,7 @@ from fixture_engine import (
 
 from dspark.engine import Request, SamplingParams
 from dspark.engine.errors import UsageError
+from dspark.engine.scheduler.policies import ScheduleView
 
 
 def test_mixed_max_tokens() -> None:
@@ -55,6 +59,20 @@ def test_context_limit(policy: str) -> None:
         assert completion.finish_reason == "length"
     # The last token of a full context is never run.
     assert max(seen) == limit - 2
+
+
+class WantsTooMuch(SometimesNothing):
+    """Sometimes more than was drafted and than there are tokens left, sometimes less than nothing."""
+
+    def lengths(self, view: ScheduleView) -> np.ndarray:
+        return 3 * super().lengths(view) - 4
+
+
+def test_a_policy_is_held_to_the_caps() -> None:
+    engine = make_engine(policy=WantsTooMuch(), max_context=60)
+    for completion in engine.generate(requests(max_tokens=13)):
+        expected = reference("dspark_rnn")[completion.index]
+        assert completion.token_ids == expected[: min(13, 60 - PROMPT_LENGTHS[completion.index])]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 5, 11, 39])
@@ -127,6 +145,23 @@ def test_stop_string_of_one_request_alone() -> None:
     assert [c.token_ids for c in done] == [whole[: whole.index(whole[9]) + 1], whole[:2], whole]
     assert [c.finish_reason for c in done] == ["stop", "length", "length"]
     assert done[1].text is None and done[2].text is None
+
+
+def test_stop_string_that_ends_like_an_unfinished_character() -> None:
+    whole = reference("dspark_rnn")[5]
+
+    class Replaces(Detokenizer):
+        def decode(self, token_ids: Sequence[int]) -> str:
+            return super().decode(token_ids).replace(f"<{whole[9]}>", "\ufffd")
+
+    place = whole.index(whole[9])
+    engine = make_engine(detokenizer=Replaces())
+    stop = f"<{whole[place - 1]}>\ufffd"
+    # Nothing behind it shows that the character is whole, so only the end of the request does.
+    sampling = SamplingParams(max_tokens=place + 1, stop=(stop,))
+    [completion] = engine.generate([Request(0, prompts()[5], sampling)])
+    assert completion.token_ids == whole[: place + 1] and completion.finish_reason == "stop"
+    assert completion.text == Replaces().decode(whole[: place - 1])
 
 
 def test_bad_requests_stop_nothing() -> None:

@@ -27,7 +27,7 @@ def test_generate_again() -> None:
     engine = make_engine(concurrency=3)
     for _ in range(2):
         assert texts(engine.generate(requests())) == reference("dspark_rnn")
-    assert engine.stats.emitted == sum(len(text) - 1 for text in reference("dspark_rnn"))
+    assert engine.stats.spec.emitted == sum(len(text) - 1 for text in reference("dspark_rnn"))
 
 
 def test_no_requests() -> None:
@@ -112,12 +112,11 @@ def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | No
         # Each round adds a token of the target's own, unless an accepted stop token ended it.
         assert counts.accepted + counts.rounds - counts.emitted in (0, int(completion.finish_reason == "stop"))
     stats = engine.stats
-    for name in ("drafted", "verified", "observed", "accepted", "emitted"):
-        assert getattr(stats, name) == sum(getattr(completion.counts, name) for completion in done), name
-    assert stats.request_rounds == sum(completion.counts.rounds for completion in done)
-    assert stats.rounds <= stats.request_rounds
+    for name in ("rounds", "drafted", "verified", "observed", "accepted", "emitted"):
+        assert getattr(stats.spec, name) == sum(getattr(completion.counts, name) for completion in done), name
+    assert stats.rounds <= stats.spec.rounds
     if policy == "none":
-        assert (stats.drafted, stats.verified, stats.accepted) == (0, 0, 0)
+        assert (stats.spec.drafted, stats.spec.verified, stats.spec.accepted) == (0, 0, 0)
 
 
 def test_counts_of_a_request_do_not_depend_on_its_company() -> None:

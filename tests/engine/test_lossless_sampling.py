@@ -155,7 +155,7 @@ def test_fixed_by_rejection(pair: ToyPair, truth: list[list[np.ndarray]]) -> Non
     engine = make_engine(pair, policy="fixed:3")
     assert_fits(decode(engine, 200_000, fewest_rounds=4), truth)
     # A pair that accepts nothing, or everything, would prove little.
-    assert 0.3 < engine.stats.accepted / engine.stats.observed < 0.9
+    assert 0.3 < engine.stats.spec.accepted / engine.stats.spec.observed < 0.9
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_coupled_is_plain_sampling(pair: ToyPair, policy: str | Policy) -> None:
     plain = decode(make_engine(pair, policy="none"), 5_000)
     coupled = make_engine(pair, policy=policy, acceptance="coupled", concurrency=1000)
     np.testing.assert_array_equal(decode(coupled, 5_000), plain)
-    assert coupled.stats.accepted > 0.3 * coupled.stats.observed
+    assert coupled.stats.spec.accepted > 0.3 * coupled.stats.spec.observed
 
 
 # The faults below bias the text without any other sign of it. Each test puts one in and shows that the fit notices.

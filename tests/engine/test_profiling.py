@@ -44,8 +44,9 @@ class ModelTimer:
     token_buckets = (1, 4, 8, 16, 32)
     request_buckets = (1, 2, 4)
 
-    def __init__(self, *, gpu=True, capacity=40_000, wrong=None):
+    def __init__(self, *, gpu=True, capacity=40_000, wrong=None, short_context=None):
         self.calls, self.gpu, self.capacity, self.wrong = [], gpu, capacity, wrong
+        self.short_context = short_context
 
     def longest_context(self, num_requests):
         return min(2000, self.capacity // num_requests) - 8
@@ -55,13 +56,19 @@ class ModelTimer:
         assert context_tokens <= self.longest_context(num_requests)
         bucket = next(b for b in self.token_buckets if b >= num_tokens)
         kv_tokens = num_requests * context_tokens + num_tokens
-        return self._sample("target", bucket, 0.001 * bucket + 1e-7 * kv_tokens)
+        long = self._is_long(context_tokens - (-num_tokens // num_requests))
+        return self._sample("target", bucket, 0.001 * bucket + 0.004 * long + 1e-7 * kv_tokens)
 
     def measure_draft(self, num_requests, *, context_tokens):
-        return self._sample("draft", num_requests, 0.0005 * num_requests + 1e-8 * num_requests * (context_tokens + 7))
+        long = self._is_long(context_tokens + 7)
+        kv_tokens = num_requests * (context_tokens + 7)
+        return self._sample("draft", num_requests, 0.0005 * num_requests + 0.002 * long + 1e-8 * kv_tokens)
 
     def measure_verification(self, num_tokens, *, num_requests, context_tokens, sampled):
         return self._sample("verify", num_requests, (1e-4 if sampled else 1e-5) * (1 + num_tokens))
+
+    def _is_long(self, visible):
+        return self.short_context is not None and visible > self.short_context
 
     def _sample(self, kind, bucket, seconds):
         self.calls.append((kind, bucket))
@@ -160,6 +167,28 @@ def test_a_timer_that_follows_a_formula_is_recovered(engine, gpu):
     assert profile.validation.largest == pytest.approx(0, abs=1e-9)
     assert profile.manifest["clock"] == ("device events" if gpu else "wall")
     assert set(watcher.samples.values()) == {2}
+
+
+@pytest.mark.parametrize("capacity", [40_000, 1_200], ids=["ample memory", "long contexts of few requests only"])
+def test_times_either_side_of_the_context_at_which_attention_changes_are_told_apart(engine, capacity):
+    timer = ModelTimer(short_context=512, capacity=capacity)
+    profile = profile_engine(engine, ProfileSettings(context_tokens=(256, 1024), repeats=1), Watcher(), timer=timer)
+    curve = profile.curve
+    assert curve.long_context_tokens == 512
+    for tokens, requests, context in ((8, 1, 300), (8, 1, 900), (12, 4, 100), (16, 2, 511)):
+        kv_tokens = requests * context + tokens
+        longest = context - (-tokens // requests)
+        bucket = next(b for b in timer.token_buckets if b >= tokens)
+        expected = 0.001 * bucket + 0.004 * (longest > 512) + 1e-7 * kv_tokens
+        if capacity == 40_000 or bucket <= 8:
+            assert float(curve.step_time_s(tokens, kv_tokens, longest_context=longest)) == pytest.approx(expected)
+    assert profile.validation.num_points > 3
+    if capacity == 40_000:
+        np.testing.assert_allclose(curve.draft_time_s(2, 2 * 607, longest_context=607), 0.003 + 1e-8 * 2 * 607)
+        assert profile.validation.largest == pytest.approx(0, abs=1e-9)
+    else:
+        # What memory cannot hold is predicted as if its contexts were short, rather than not at all.
+        assert curve.target_long.buckets.tolist() == curve.target.buckets.tolist()
 
 
 def test_orders_are_shuffled_and_differ(engine):
@@ -289,8 +318,8 @@ def test_the_timer_runs_what_it_says(engine):
     assert torch.diff(batch.attention.query_starts).tolist() == [4, 4, 3]
     assert batch.attention.kv_lens.tolist() == [24, 24, 23]
     assert batch.positions.tolist() == [20, 21, 22, 23, 20, 21, 22, 23, 20, 21, 22]
-    assert batch.slots.min() >= engine.page_size  # never the padding page
-    assert len(set(batch.slots.tolist())) == 11
+    assert batch.cache_rows.min() >= engine.page_size  # never the padding page
+    assert len(set(batch.cache_rows.tolist())) == 11
     timer.measure_verification(11, num_requests=3, context_tokens=20, sampled=True)
     assert timer.measure_draft(3, context_tokens=20).bucket == 4
     assert len(seen) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -152,6 +152,22 @@ def test_broken_bytes_do_not_stall_the_search() -> None:
     watcher = StopText(TOKENIZER.decode, ["STOP"])
     assert _feed(watcher, tokens, 4) == len(tokens)
     assert watcher.text.endswith("then ")
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    text=st.text(alphabet="ab\ufffd\u4f60", max_size=20),
+    stop=st.text(alphabet="ab\ufffd", min_size=1, max_size=3),
+    size=st.integers(1, 9),
+)
+@example(text="ab\ufffd", stop="b\ufffd", size=4)
+def test_a_replacement_character_in_the_text_is_text_at_the_end_too(text: str, stop: str, size: int) -> None:
+    watcher = StopText(TOKENIZER.decode, [stop])
+    kept = _feed(watcher, TOKENIZER.encode(text).ids, size)
+    assert watcher.finish() == watcher.stopped == (stop in text)
+    assert watcher.text == (text[: text.index(stop)] if stop in text else "")
+    # Only at the very end is it not known before.
+    assert (kept is not None) == (stop in text[:-1] or (stop in text and not text.endswith("\ufffd")))
 
 
 def test_pieces_that_carry_their_blank_in_front() -> None:

@@ -34,14 +34,14 @@ def test_rope_and_cache(
     angles = positions[:, None].float() * frequencies
     k_cache = torch.full((20, kv_heads, head_dim), float("nan"), dtype=dtype)
     v_cache = k_cache.clone()
-    slots = torch.randperm(20)[:tokens]
+    cache_rows = torch.randperm(20)[:tokens]
     q_norm, k_norm = (torch.rand(head_dim).to(dtype) if with_norms else None for _ in range(2))
     q = rope_and_cache(
         qkv,
         *rotation_tables(angles),
         k_cache=k_cache,
         v_cache=v_cache,
-        slots=slots,
+        cache_rows=cache_rows,
         num_heads=heads,
         num_kv_heads=kv_heads,
         q_norm=q_norm,
@@ -54,8 +54,8 @@ def test_rope_and_cache(
     tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
     assert q.dtype == dtype
     assert_close(q.double(), exact_rotation(exact_q, positions, frequencies), **tolerance)
-    assert_close(k_cache[slots].double(), exact_rotation(exact_k, positions, frequencies), **tolerance)
-    assert torch.equal(v_cache[slots], v)
+    assert_close(k_cache[cache_rows].double(), exact_rotation(exact_k, positions, frequencies), **tolerance)
+    assert torch.equal(v_cache[cache_rows], v)
     untouched = torch.ones(20, dtype=torch.bool)
-    untouched[slots] = False
+    untouched[cache_rows] = False
     assert k_cache[untouched].isnan().all() and v_cache[untouched].isnan().all()

@@ -78,11 +78,11 @@ def test_rope_and_cache(device, tokens, num_heads, num_kv_heads, head_dim, qk_no
     cos, sin = rotation_tables(torch.rand(tokens, head_dim // 2) * 40)
     norms = [torch.randn(head_dim).to(dtype) if qk_norm else None for _ in range(2)]
     caches = [torch.full((128, num_kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
-    slots = torch.randperm(128)[:tokens]
+    cache_rows = torch.randperm(128)[:tokens]
     moved = [cache.to(device, copy=True) for cache in caches]
     heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "eps": 1e-6}
     expected = reference(
-        qkv, cos, sin, k_cache=caches[0], v_cache=caches[1], slots=slots,
+        qkv, cos, sin, k_cache=caches[0], v_cache=caches[1], cache_rows=cache_rows,
         q_norm=norms[0], k_norm=norms[1], **heads,
     )  # fmt: skip
     on_device = [None if norm is None else norm.to(device) for norm in norms]
@@ -90,11 +90,11 @@ def test_rope_and_cache(device, tokens, num_heads, num_kv_heads, head_dim, qk_no
     strided = torch.cat((qkv, torch.full_like(qkv[:, :8], float("nan"))), dim=1).to(device)[:, : qkv.shape[1]]
     actual = rope_and_cache(
         strided, cos.to(device), sin.to(device), k_cache=moved[0], v_cache=moved[1],
-        slots=slots.to(device), q_norm=on_device[0], k_norm=on_device[1], **heads,
+        cache_rows=cache_rows.to(device), q_norm=on_device[0], k_norm=on_device[1], **heads,
     )  # fmt: skip
     close(actual, expected, dtype)
     close(moved[0], caches[0], dtype)
-    # V is moved, not computed: every bit of it, and of the rows that no slot names.
+    # V is moved, not computed: every bit of it, and of the rows that nobody names.
     assert_close(moved[1].cpu(), caches[1], atol=0, rtol=0, equal_nan=True)
 
 
@@ -111,13 +111,13 @@ def test_write_main_cache(device, tokens: int, layers: int, kv_heads: int, head_
     kv = torch.randn(tokens, layers, 2, kv_heads, head_dim).to(dtype)
     k_norm = torch.randn(layers, head_dim).to(dtype)
     cos, sin = rotation_tables(torch.rand(tokens, head_dim // 2) * 40)
-    slots = torch.randperm(80)[:tokens]
+    cache_rows = torch.randperm(80)[:tokens]
     caches = [torch.full((layers, 80, kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
     moved = [cache.to(device, copy=True) for cache in caches]
-    reference(kv, cos, sin, k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], slots=slots, eps=1e-6)
+    reference(kv, cos, sin, k_norm=k_norm, k_cache=caches[0], v_cache=caches[1], cache_rows=cache_rows, eps=1e-6)
     write_main_cache(
         kv.to(device), cos.to(device), sin.to(device), k_norm=k_norm.to(device),
-        k_cache=moved[0], v_cache=moved[1], slots=slots.to(device), eps=1e-6,
+        k_cache=moved[0], v_cache=moved[1], cache_rows=cache_rows.to(device), eps=1e-6,
     )  # fmt: skip
     close(moved[0], caches[0], dtype)
     assert_close(moved[1].cpu(), caches[1], atol=0, rtol=0, equal_nan=True)

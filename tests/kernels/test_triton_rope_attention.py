@@ -31,18 +31,18 @@ def test_one_launch(device, requests, causal: bool, norm: bool, heads) -> None:
     pages = max(-(-visible // page_size) for _, visible in requests) + 1
     tables = (torch.randperm(len(requests) * pages) + 1).view(len(requests), pages)
     caches = [torch.full(((1 + tables.numel()) * page_size, kv_heads, dim), NAN, dtype=dtype) for _ in range(2)]
-    slots, positions = [], []
+    cache_rows, positions = [], []
     for table, (queries, visible) in zip(tables, requests, strict=True):
         place = torch.arange(visible)
         rows = table[place // page_size] * page_size + place % page_size
         for cache in caches:
             cache[rows[: visible - queries]] = torch.randn(visible - queries, kv_heads, dim).to(dtype)
-        slots.append(rows[visible - queries :])
+        cache_rows.append(rows[visible - queries :])
         positions.append(place[visible - queries :])
-    slots, positions = torch.cat(slots), torch.cat(positions)
+    cache_rows, positions = torch.cat(cache_rows), torch.cat(positions)
     counts = torch.tensor([queries for queries, _ in requests])
     starts = torch.cat((torch.zeros(1), counts.cumsum(0))).int()
-    tokens = len(slots)
+    tokens = len(cache_rows)
     qkv = torch.randn(tokens + padding, (num_heads + 2 * kv_heads) * dim).to(dtype)
     cos, sin = rotation_tables(torch.rand(512, dim // 2) * 6)
     gains = {name: torch.randn(dim).to(dtype) for name in ("q_norm", "k_norm")} if norm else {}
@@ -57,8 +57,8 @@ def test_one_launch(device, requests, causal: bool, norm: bool, heads) -> None:
         k, v = (cache.to(place, copy=True) for cache in caches)
         out = op(
             qkv[:rows].to(place), cos.to(place), sin.to(place), layout, k_cache=k, v_cache=v,
-            slots=torch.cat((slots, behind)).to(place), num_heads=num_heads, num_kv_heads=kv_heads, scale=dim**-0.5,
-            angle_rows=torch.cat((positions, behind)).to(place),
+            cache_rows=torch.cat((cache_rows, behind)).to(place), num_heads=num_heads, num_kv_heads=kv_heads,
+            scale=dim**-0.5, angle_rows=torch.cat((positions, behind)).to(place),
             **{name: gain.to(place) for name, gain in gains.items()},
         )  # fmt: skip
         return out.cpu(), k.cpu()[page_size:], v.cpu()[page_size:]

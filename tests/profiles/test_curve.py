@@ -18,6 +18,8 @@ def stairs(**changes):
         "p80_s": [1.1, 3.1, 2.1],
         "reference_load": [100, 200, 300],
         "load_s": [0.0, 0.001, 0.002],
+        "reference_longest": [64, 64, 64],
+        "longest_s": [0.0, 0.01, 0.0],
     }
     return Staircase(**(values | changes))
 
@@ -44,6 +46,8 @@ def test_past_the_largest_bucket_both_numbers_are_named():
 def test_load_beyond_and_below_the_reference():
     curve = stairs()
     np.testing.assert_allclose(curve.time_at([9, 9, 9, 1], [200, 1200, 0, 10**6]), [3.0, 4.0, 2.8, 1.0])
+    np.testing.assert_allclose(curve.time_at([9, 9], [200, 1200], longest=[164, 14]), [4.0, 3.5])
+    np.testing.assert_allclose(curve.time_at(9, longest=64), 3.0)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,8 @@ def test_load_beyond_and_below_the_reference():
         ({"time_s": ["1", "2", "3"]}, "no list of numbers"),
         ({"time_s": [1.0, 0.0, 2.0]}, "takes no time"),
         ({"time_s": [1.0, 0.2, 2.0]}, "takes no time"),
+        ({"reference_longest": [64, 280, 64]}, "takes no time"),
+        ({"longest_s": [0.0, -0.01, 0.0]}, "cannot make a step faster"),
         ({"load_s": [0.0, -1e-9, 0.0]}, "cannot make a step faster"),
     ],
     ids=lambda value: str(value)[:30],

@@ -28,6 +28,21 @@ def test_recovers_a_staircase_and_its_slopes(noise, tolerance):
     )
 
 
+@pytest.mark.parametrize("slopes", [(2e-7, 0.0), (0.0, 3e-6), (1e-7, 2e-6)], ids=["total", "longest", "both"])
+def test_the_longest_request_is_told_apart_from_all_requests_together(slopes):
+    points = []
+    for requests in (2, 8):
+        for context in (100, 500):
+            kv_tokens, longest = requests * context + 8, context + 8 // requests
+            time_s = 0.001 + slopes[0] * kv_tokens + slopes[1] * longest
+            points.append(measurement(TARGET, 8, 8, requests, context, kv_tokens, [time_s]))
+    stairs = fit_staircase(
+        points, unit="tokens", load_unit="KV", reference_load=lambda _: 1000, reference_longest=lambda _: 300
+    )
+    np.testing.assert_allclose([stairs.load_s[0], stairs.longest_s[0]], slopes, rtol=1e-6, atol=1e-15)
+    np.testing.assert_allclose(stairs.time_s, 0.001 + 1000 * slopes[0] + 300 * slopes[1])
+
+
 def test_one_disturbed_point_moves_nothing():
     points = target_measurements(0.0)
     disturbed = [
@@ -73,14 +88,19 @@ def test_the_band_is_the_spread_of_repeats_not_of_points():
     np.testing.assert_allclose(stairs.p80_s / stairs.time_s, np.quantile(samples + samples, 0.8))
 
 
+def predicted(stairs, points):
+    return stairs.time_at([p.bucket for p in points], [p.load for p in points])
+
+
 def test_residuals_are_stated():
     points = target_measurements(0.0)
-    error = prediction_error(fit(points), points)
+    stairs = fit(points)
+    error = prediction_error(predicted(stairs, points), points)
     assert error.num_points == len(points)
     assert error.largest == pytest.approx(0, abs=1e-9)
     late = [measurement(TARGET, 1, 1, 1, 256, 257, [2 * (AT_ZERO_S[0] + PER_KV_TOKEN_S[0] * 257)])]
-    assert prediction_error(fit(points), late).median == pytest.approx(0.5)
-    assert prediction_error(fit(points), []).median is None
+    assert prediction_error(predicted(stairs, late), late).median == pytest.approx(0.5)
+    assert prediction_error([], []).median is None
 
 
 def test_device_time_is_preferred_to_the_wall_clock():

@@ -14,7 +14,6 @@ from dspark.engine.scheduler.policies import (
     NoDraft,
     ScheduleView,
     Threshold,
-    ThresholdPosition,
     parse_policy,
 )
 
@@ -49,19 +48,14 @@ CONFIDENCE = [[0.9, 0.8, 0.7, 0.95], [0.6, 0.99, 0.4, 0.99], [0.3, 0.99, 0.99, 0
     ],
 )
 def test_lengths(text: str, lengths: list[int]) -> None:
-    policy = parse_policy(text, 4)
-    actual = policy.lengths(_view(CONFIDENCE, [9, 9, 9]))
+    actual = parse_policy(text, 4).lengths(_view(CONFIDENCE, [9, 9, 9]))
     assert actual.tolist() == lengths and actual.dtype == np.int64
-    caps = [3, 0, 1]
-    assert policy.lengths(_view(CONFIDENCE, caps)).tolist() == np.minimum(lengths, caps).tolist()
 
 
 @pytest.mark.parametrize("text", ["none", "fixed:2", "threshold:0.5", "threshold-position:0.5"])
-def test_no_requests_and_spent_requests(text: str) -> None:
-    policy = parse_policy(text, 4)
+def test_no_requests(text: str) -> None:
     empty = ScheduleView(np.zeros(0, np.int64), np.zeros((0, 4)), np.ones(4))
-    assert policy.lengths(empty).shape == (0,)
-    assert policy.lengths(_view(CONFIDENCE, [-1, 0, 0])).tolist() == [0, 0, 0]
+    assert parse_policy(text, 4).lengths(empty).shape == (0,)
 
 
 def test_temperatures_calibrate_the_confidence() -> None:
@@ -73,7 +67,7 @@ def test_temperatures_calibrate_the_confidence() -> None:
 def test_missing_confidence_verifies_nothing() -> None:
     view = ScheduleView(np.array([2]), np.array([[np.nan, 9.0]]), np.ones(2))
     assert Threshold(0.5).lengths(view).tolist() == [0]
-    assert ThresholdPosition(0.5).lengths(view).tolist() == [0]
+    assert Threshold(0.5, per_position=True).lengths(view).tolist() == [0]
 
 
 @pytest.mark.parametrize("fixture", ["dspark_vanilla", "dspark_rnn"])
@@ -81,7 +75,7 @@ def test_reproduces_the_authors_per_position_threshold(fixture: str) -> None:
     runs = json.loads((FIXTURES / fixture / "expected.json").read_text())["threshold_runs"]
     seen = 0
     for run in runs:
-        policy = ThresholdPosition(run["confidence_threshold"])
+        policy = Threshold(run["confidence_threshold"], per_position=True)
         for prompt in run["prompts"]:
             for expected in prompt["rounds"]:
                 logits = np.array([expected["confidence_logits_full"]])
@@ -95,14 +89,13 @@ def test_what_each_policy_drafts() -> None:
     assert not NoDraft().drafts and NoDraft().steps(7) == 0
     assert Fixed(3).drafts and Fixed(3).steps(7) == 3
     assert Threshold(0.5).drafts and Threshold(0.5).steps(7) == 7
-    assert ThresholdPosition(0.5).drafts and ThresholdPosition(0.5).steps(7) == 7
 
 
 def test_parse() -> None:
     assert parse_policy("none", 0) == NoDraft()
     assert parse_policy("fixed:7", 7) == Fixed(7)
     assert parse_policy("threshold:.25", 7) == Threshold(0.25)
-    assert parse_policy("threshold-position:1.0", 7) == ThresholdPosition(1.0)
+    assert parse_policy("threshold-position:1.0", 7) == Threshold(1.0, per_position=True)
 
 
 @pytest.mark.parametrize(
