@@ -16,6 +16,7 @@ from dspark.cli.decode import decode
 from dspark.cli.errors import explain
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
+from dspark.cli.report import report
 
 app = typer.Typer(
     name="dspark",
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(decode)
 app.command()(profile)
+app.command()(report)
 
 
 def _show_version(value: bool) -> None:
