@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dspark.engine.errors import UsageError
+from dspark.engine.wording import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,9 +80,9 @@ def _known(key: str, names: Mapping[str, Any] | set[str], path: Path, *, table: 
     name = key.replace("_", "-")
     if name in names:
         return name
-    close = difflib.get_close_matches(name, list(names), n=1)
+    meant = closest(name, names)
     where = f"[{table}] in {path}" if table else str(path)
-    remedy = f"Did you mean `{close[0]}`?" if close else f"Known are {', '.join(sorted(names))}."
+    remedy = f"Did you mean `{meant}`?" if meant else f"Known are {', '.join(sorted(names))}."
     raise UsageError(f"{where} has an unknown key `{key}`", remedy)
 
 
@@ -97,4 +97,6 @@ def _as_argument(param: Any, key: str, value: Any, path: Path) -> Any:
         kinds = "a string or a list of strings" if param.multiple else "a string or a number"
         raise UsageError(f"`{key}` in {path} has a value of the wrong kind", f"Write {kinds}.")
     texts = [str(entry) for entry in values]
+    if any("\0" in text for text in texts):
+        raise UsageError(f"`{key}` in {path} holds a NUL character, which no option takes", "Remove it.")
     return texts if param.multiple else texts[0]

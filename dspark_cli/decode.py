@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspark.cli import options
-from dspark.cli.errors import ERROR_ROWS, Interrupted, flags_named
+from dspark.cli.decode_result import render
+from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
@@ -44,7 +45,7 @@ def decode(
             "--output",
             "-o",
             metavar="FILE",
-            help="One answer a line, in input order. Default: decode.jsonl in the work directory.",
+            help="JSONL, one answer a line, in input order. Default: decode.jsonl in the work directory.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
@@ -53,7 +54,8 @@ def decode(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Counts and speeds of the run, JSON. Default: the output's name with .metrics.json as its ending.",
+            help="JSON, counts and speeds of the run. Default: beside the output, NAME.metrics.json for NAME.jsonl and "
+            "NAME-metrics.json for any other NAME.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
@@ -61,21 +63,39 @@ def decode(
     workdir: options.Workdir = Path("dspark-out"),
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with an interrupted run.", rich_help_panel=options.FILES),
+        typer.Option(
+            "--resume",
+            metavar=options.NO_VALUE,
+            help="Go on with an interrupted run. Default: refuse what one has left.",
+            rich_help_panel=options.FILES,
+        ),
     ] = False,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Replace an existing output.", rich_help_panel=options.FILES),
+        typer.Option(
+            "--overwrite",
+            metavar=options.NO_VALUE,
+            help="Replace an existing output. Default: refuse it.",
+            rich_help_panel=options.FILES,
+        ),
     ] = False,
     token_ids: Annotated[
         bool,
-        typer.Option("--token-ids", help="Add `token_ids` to each output row.", rich_help_panel=options.FILES),
+        typer.Option(
+            "--token-ids",
+            metavar=options.NO_VALUE,
+            help="Add `token_ids` to each output row; with --all-turns those of the last answer. Default: only to rows "
+            "that were given as token ids.",
+            rich_help_panel=options.FILES,
+        ),
     ] = False,
     all_turns: Annotated[
         bool,
         typer.Option(
             "--all-turns",
-            help="Ask every turn of a `turns` row, with the model's own answers in between; default: the first.",
+            metavar=options.NO_VALUE,
+            help="Ask every turn of a `turns` row, with the model's own answers in between; `turns` of the output row "
+            "holds them all, `text` and `token_ids` the last. Default: ask the first.",
             rich_help_panel=options.DECODING,
         ),
     ] = False,
@@ -112,20 +132,21 @@ def decode(
         raise UsageError("decode needs --input, a JSONL file with one prompt a line", _EXAMPLE)
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
-    from dspark.engine.jobs.input_file import open_input
-    from dspark.engine.jobs.results import (
+    from dspark.engine.jobs.input_file import check_readable, open_input
+    from dspark.engine.jobs.output_places import (
         check_document,
         check_folder,
         check_name,
         check_output,
         is_finished,
+        metrics_path,
         refuse_both,
     )
     from dspark.engine.requests import SamplingParams
     from dspark.engine.scheduler.policies import parse_policy
 
-    refuse_both(resume=resume, overwrite=overwrite)
-    with flags_named(ctx):
+    refusals = Refusals()
+    with refusals.collected(), flags_named(ctx):
         engine_config = EngineConfig(
             target=target,
             drafter=drafter,
@@ -136,6 +157,7 @@ def decode(
             concurrency=concurrency,
             seed=seed,
         )
+    with refusals.collected(), flags_named(ctx):
         sampling = SamplingParams(
             temperature=temperature,
             top_k=top_k,
@@ -144,19 +166,32 @@ def decode(
             stop=tuple(stop or ()),
             ignore_eos=ignore_eos,
         )
+    with refusals.collected(), flags_named(ctx):
         if policy is not None:
-            # All that can be refused before a model is fetched; a draft length past the drafter's own cannot.
+            # A draft length past the drafter's own is refused once the drafter is known.
             parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
-    in_workdir = output is None
+    finished = False
+    in_workdir, beside_output = output is None, metrics is None
     output = output or workdir / "decode.jsonl"
-    metrics = metrics or output.parent / f"{output.stem}.metrics.json"
-    check_name(output, flag="--output")
-    finished = resume and is_finished(output)
-    if not finished:
+    metrics = metrics or metrics_path(output)
+    with refusals.collected():
+        refuse_both(resume=resume, overwrite=overwrite)
         if in_workdir:
             check_folder(workdir, flag="--workdir")
-        check_output(output, resume=resume, overwrite=overwrite)
-        check_document(metrics, flag="--metrics")
+        check_name(output, flag="--output")
+        finished = resume and is_finished(output)
+        if not finished:
+            check_output(output, resume=resume, overwrite=overwrite)
+            if beside_output:
+                check_document(metrics, flag="--output")
+    with refusals.collected():
+        if not (finished or beside_output):
+            check_document(metrics, flag="--metrics")
+    if refusals:
+        # Reading all of the input, or waiting for standard input, is not worth it any more.
+        with refusals.collected():
+            check_readable(input_file)
+    refusals.tell()
     job = DecodeJob(
         input=open_input(input_file),
         output=output,
@@ -167,23 +202,37 @@ def decode(
         resume=resume,
         overwrite=overwrite,
     )
+    _tell_input(job, sink)
     sink.resumable = True
     totals = _run(ctx, job, engine_config, finished=finished)
     if finished:
         sink.note(f"{output} is finished: nothing is left to resume.")
-    _render(totals, job, sink)
+    render(totals, job, sink)
     if totals["finish_reasons"]["error"]:
         raise typer.Exit(ERROR_ROWS)
+
+
+def _tell_input(job: DecodeJob, sink: Sink) -> None:
+    """What the user should know of the input before a model is loaded for it."""
+    if not job.input.num_rows:
+        sink.note(f"{job.input.name} holds no rows, so {job.output} will hold none.")
+    unused = job.input.unused_fields.sentence()
+    if unused:
+        sink.note(f"{job.input.name} has {unused}.")
 
 
 def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: bool) -> Mapping[str, Any]:
     """The totals of the whole output, which is decoded first unless it is finished."""
     sink: Sink = ctx.obj
-    with sink.progress() as progress:
+    with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
             from dspark.engine.models.resolve import resolve_drafter, resolve_target
+            from dspark.engine.preflight import check_device, check_models
 
+            if not finished:
+                with flags_named(ctx):
+                    check_device(config)
             target = resolve_target(config.target, progress=progress.step)
             name = NO_DRAFTER if config.policy == "none" else drafter_for(config.target, config.drafter)
             drafter = resolve_drafter(name, progress=progress.step)
@@ -191,6 +240,8 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
                 from dspark.engine.jobs.finished import finished_summary, known_settings
 
                 return finished_summary(job, known_settings(config, target, drafter))
+            with flags_named(ctx):
+                check_models(config, target, drafter)
             from dspark.engine import Engine
             from dspark.engine.jobs.decode_job import decode_file
             from dspark.engine.jobs.tokenizer import Tokenizer
@@ -202,7 +253,7 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
                     f"--stop needs a tokenizer, and {target} has none",
                     "Leave --stop out, or put the tokenizer's files into that folder.",
                 )
-            progress.step("Loading the models")
+            progress.step(f"Loading the models: {config.target}, drafter {name}")
             folders = replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
             with flags_named(ctx):
                 engine = Engine(folders, detokenizer=tokenizer)
@@ -212,28 +263,10 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
 
 
 def _how_to_go_on(job: DecodeJob) -> str:
-    from dspark.engine.jobs.results import partial_path
+    from dspark.engine.jobs.output_places import partial_path
 
     partial = partial_path(job.output)
     if not partial.exists():
         return "No row was decoded yet: run it again."
     flag = "--resume in place of --overwrite" if job.overwrite else "--resume"
     return f"Rows done so far are in {partial}; the same command with {flag} goes on."
-
-
-def _render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink) -> None:
-    sink.document({"command": "decode", "output": str(job.output), "metrics": str(job.metrics), **totals})
-    reasons, spec = totals["finish_reasons"], totals["spec"]
-    speed, length, rate = totals["tokens_per_s"], spec["mean_acceptance_length"], spec["draft_acceptance_rate"]
-    rows = [
-        ("rows", f"{totals['rows']} ({reasons['stop']} stop, {reasons['length']} length, {reasons['error']} error)"),
-        ("tokens", f"{totals['completion_tokens']:,} from {totals['prompt_tokens']:,} prompt tokens"),
-        ("speed", f"{speed:,.1f} tok/s over {totals['decode_s']:.1f} s" if speed else "-"),
-        ("mean acceptance length", f"{length:.2f} tokens a round" if length else "-"),
-        ("draft acceptance rate", f"{rate:.1%} of verified draft tokens" if rate is not None else "-"),
-        ("output", str(job.output)),
-        ("metrics", str(job.metrics)),
-    ]
-    sink.table("decode", rows)
-    if reasons["error"]:
-        sink.note(f"{reasons['error']} of {totals['rows']} rows could not be decoded: see their `error`.")

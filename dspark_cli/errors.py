@@ -38,6 +38,34 @@ def flags_named(ctx: typer.Context) -> Iterator[None]:
         raise UsageError(flags.get(name, name) + space + rest, error.remedy) from error
 
 
+class Refusals:
+    """Collects the usage errors of checks that do not wait for each other, so that one run tells them all."""
+
+    def __init__(self) -> None:
+        self._errors: list[UsageError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep a usage error of the block for later."""
+        try:
+            yield
+        except UsageError as error:
+            self._errors.append(error)
+
+    def tell(self) -> None:
+        """Raise what was collected, as one.
+
+        Raises:
+            UsageError: something was.
+        """
+        if self._errors:
+            remedies = dict.fromkeys(error.remedy for error in self._errors)
+            raise UsageError("; ".join(map(str, self._errors)), " ".join(remedies)) from self._errors[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """How an exception is told to people (`trace` only where it is a fault of ours)."""

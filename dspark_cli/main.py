@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from dspark.cli import options
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
 from dspark.cli.report import report
+from dspark.cli.train import train
+
+
+class _TidyHelp:
+    """Shows no value for --help, and lists it with the other general options."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option: Any = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = options.NO_VALUE
+            option.rich_help_panel = options.GENERAL
+        return option
+
+
+class _Command(_TidyHelp, TyperCommand):
+    """A command whose help flows: a paragraph is as wide as the screen."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+
+
+class _Group(_TidyHelp, TyperGroup):
+    """All the commands."""
+
 
 app = typer.Typer(
     name="dspark",
+    cls=_Group,
     add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(decode)
-app.command()(profile)
-app.command()(report)
+app.command(cls=_Command)(decode)
+app.command(cls=_Command)(profile)
+app.command(cls=_Command)(report)
+app.command(cls=_Command)(train)
 
 
 def _show_version(value: bool) -> None:
@@ -39,7 +70,15 @@ def _show_version(value: bool) -> None:
 def _dspark(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            metavar=options.NO_VALUE,
+            callback=_show_version,
+            is_eager=True,
+            help="Print the version and exit.",
+            rich_help_panel=options.GENERAL,
+        ),
     ] = False,
 ) -> None:
     """DSpark speculative decoding: offline batch generation with a drafter that the target verifies."""

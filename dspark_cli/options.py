@@ -11,6 +11,9 @@ from dspark.cli.config_file import apply_config
 
 MODELS, DECODING, FILES, GENERAL = "Models", "Decoding", "Files", "General"
 
+# A flag takes no value, and its help shows none.
+NO_VALUE = ""
+
 Target = Annotated[
     str,
     typer.Option(
@@ -34,8 +37,9 @@ Device = Annotated[
 Dtype = Annotated[
     str,
     typer.Option(
-        metavar="auto|float32|bfloat16|float16|int8",
-        help="Number format of the weights. `auto`: float32 on a CPU, bfloat16 on a GPU.",
+        metavar="FORMAT",
+        help="Number format of the weights: `float32`, `bfloat16`, `float16`, `int8` (on a CPU), or `auto`, which is "
+        "float32 on a CPU and bfloat16 on a GPU.",
         rich_help_panel=MODELS,
     ),
 ]
@@ -51,8 +55,9 @@ LoadFormat = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        metavar="none|fixed:K|threshold:T|threshold-position:T",
-        help="How many drafted tokens are verified. Default: all (`fixed:γ`) with a drafter, `none` without.",
+        metavar="POLICY",
+        help="How many drafted tokens are verified: `none`, `fixed:K` (the first K), `threshold:T` or "
+        "`threshold-position:T` (T a probability). Default: all (`fixed:γ`) with a drafter, `none` without.",
         show_default=False,
         rich_help_panel=DECODING,
     ),
@@ -68,30 +73,59 @@ Acceptance = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        metavar="REQUESTS",
         help="Requests decoded at once. Default: 16 on a CPU, 256 on a GPU.",
         show_default=False,
         rich_help_panel=DECODING,
     ),
 ]
 MaxTokens = Annotated[
-    int, typer.Option(min=1, help="Most tokens of an answer, where a row does not say.", rich_help_panel=DECODING)
+    int,
+    typer.Option(
+        metavar="TOKENS", help="Most tokens of an answer, where a row does not say.", rich_help_panel=DECODING
+    ),
 ]
 Temperature = Annotated[
-    float, typer.Option(min=0, help="0 = greedy, where a row does not say.", rich_help_panel=DECODING)
+    float,
+    typer.Option(
+        metavar="NUMBER", help="Sampling temperature, where a row does not say; 0 is greedy.", rich_help_panel=DECODING
+    ),
 ]
 TopP = Annotated[
-    float, typer.Option(help="Probability mass that is sampled from, in (0, 1]; 1 = off.", rich_help_panel=DECODING)
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="Probability mass that is sampled from, where a row does not say; above 0 and up to 1 (off).",
+        rich_help_panel=DECODING,
+    ),
 ]
-TopK = Annotated[int, typer.Option(help="Tokens that are sampled from; 0 or -1 = off.", rich_help_panel=DECODING)]
+TopK = Annotated[
+    int,
+    typer.Option(
+        metavar="TOKENS",
+        help="Likeliest tokens that are sampled from, where a row does not say; 0 or -1 is off.",
+        rich_help_panel=DECODING,
+    ),
+]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(help="Text that ends an answer; may be given several times. Default: none.", rich_help_panel=DECODING),
+    typer.Option(
+        metavar="TEXT",
+        help="Text that ends an answer, where a row does not say; may be given several times. Default: none.",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
 ]
 IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on past the model's own end tokens.", rich_help_panel=DECODING)
+    bool,
+    typer.Option(
+        "--ignore-eos",
+        metavar=NO_VALUE,
+        help="Go on past the model's own end tokens. Default: stop there.",
+        rich_help_panel=DECODING,
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of rows that bring none.", rich_help_panel=DECODING)]
+Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of rows that bring none.", rich_help_panel=DECODING)]
 Workdir = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Where files go that are not named.", rich_help_panel=FILES)
 ]
@@ -99,11 +133,16 @@ Config = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="TOML file of option values, `max-tokens = 64`; flags win. Default: none.",
+        help="TOML file of option values, such as `max-tokens = 64`; flags win. Default: none.",
         callback=apply_config,
         is_eager=True,
         rich_help_panel=GENERAL,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=GENERAL)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.", rich_help_panel=GENERAL)]
+Json = Annotated[
+    bool,
+    typer.Option("--json", metavar=NO_VALUE, help="Print one JSON document on stdout.", rich_help_panel=GENERAL),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", metavar=NO_VALUE, help="Nothing on stderr but errors.", rich_help_panel=GENERAL)
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from dspark.engine.jobs import strict_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dspark.cli.decode_progress import DecodeReporter
     from dspark.cli.errors import Explanation
     from dspark.cli.profile_progress import ProfileReporter
-    from dspark.cli.progress import Reporter
+    from dspark.cli.train_progress import TrainReporter
 
 
 class Sink:
@@ -47,9 +48,20 @@ class Sink:
             self._console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         return self._console
 
+    @property
+    def for_people(self) -> bool:
+        """Is a person there to read more than the result: neither quiet nor with JSON for a program."""
+        return not (self._quiet or self._json)
+
     def note(self, text: str) -> None:
         if not self._quiet:
-            print(text, file=sys.stderr)
+            print(text, file=sys.stderr, flush=True)
+
+    def alert(self, text: str, details: Sequence[str] = ()) -> None:
+        """What must be said even when quiet, as one line; the details only when not."""
+        print(f"dspark: {text}", file=sys.stderr)
+        for line in details:
+            self.note(f"  {line}")
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """A two-column table."""
@@ -83,21 +95,31 @@ class Sink:
             sys.stdout.flush()
             sys.stdout.buffer.write(strict_json.dumps(document, indent=2) + b"\n")
 
-    def progress(self) -> Reporter:
-        """Shows steps and a live bar on a terminal, a line a step elsewhere, nothing when quiet."""
-        from dspark.cli.progress import LiveReporter, PlainReporter, Reporter
+    def decode_progress(self) -> DecodeReporter:
+        """Shows steps and a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+        from dspark.cli.decode_progress import DecodeReporter, LiveDecodeReporter
 
-        if self._quiet:
-            return Reporter()
-        return LiveReporter(self.console) if sys.stderr.isatty() else PlainReporter(self.note)
+        return LiveDecodeReporter(self.console) if self._live else DecodeReporter(self._plain)
 
     def profile_progress(self) -> ProfileReporter:
         """The same while buckets are measured; the live bar comes with a table of them."""
-        from dspark.cli.profile_progress import LiveProfileReporter, PlainProfileReporter, ProfileReporter
+        from dspark.cli.profile_progress import LiveProfileReporter, ProfileReporter
 
-        if self._quiet:
-            return ProfileReporter()
-        return LiveProfileReporter(self.console) if sys.stderr.isatty() else PlainProfileReporter(self.note)
+        return LiveProfileReporter(self.console) if self._live else ProfileReporter(self._plain)
+
+    def train_progress(self) -> TrainReporter:
+        """The same while a drafter is trained; the live part holds loss and acceptance."""
+        from dspark.cli.train_progress import LiveTrainReporter, TrainReporter
+
+        return LiveTrainReporter(self.console) if self._live else TrainReporter(self._plain)
+
+    @property
+    def _live(self) -> bool:
+        return not self._quiet and sys.stderr.isatty()
+
+    @property
+    def _plain(self) -> Callable[[str], None] | None:
+        return None if self._quiet else self.note
 
     def flush(self) -> None:
         sys.stdout.flush()

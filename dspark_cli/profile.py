@@ -38,7 +38,7 @@ def profile(
     max_batch_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            metavar="TOKENS",
             help="Largest batch, in packed tokens. Default: what --concurrency requests can verify at once.",
             show_default=False,
             rich_help_panel=MEASURING,
@@ -47,7 +47,7 @@ def profile(
     repeats: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            metavar="COUNT",
             help="Samples of each point. Default: as many as fit into a minute, 5 to 20.",
             show_default=False,
             rich_help_panel=MEASURING,
@@ -63,7 +63,9 @@ def profile(
     seed: Annotated[
         int,
         typer.Option(
-            min=0, help="Seed of the order and of the points kept to test predictions.", rich_help_panel=MEASURING
+            metavar="NUMBER",
+            help="Seed of the order and of the points kept to test predictions, from 0 up.",
+            rich_help_panel=MEASURING,
         ),
     ] = 0,
     config: options.Config = None,
@@ -79,7 +81,7 @@ def profile(
     Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
     """
     from dspark.engine.config import EngineConfig
-    from dspark.engine.jobs.results import check_folder
+    from dspark.engine.jobs.output_places import check_folder
     from dspark.engine.profiling.settings import ProfileSettings
 
     sink: Sink = ctx.obj
@@ -125,8 +127,11 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
         try:
             progress.step("Starting")
             from dspark.engine import Engine
+            from dspark.engine.preflight import check_device
             from dspark.engine.profiling.job import profile_engine
 
+            with flags_named(ctx):
+                check_device(config)
             if config.load_format == "auto":
                 config = _resolved(config, progress)
             progress.step("Loading the models")
@@ -143,11 +148,13 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
 
 
 def _resolved(config: EngineConfig, progress: ProfileReporter) -> EngineConfig:
-    """With folders in place of hub ids and aliases."""
+    """With folders in place of hub ids and aliases, of models that belong together."""
     from dspark.engine.models.resolve import resolve_drafter, resolve_target
+    from dspark.engine.preflight import check_models
 
     target = resolve_target(config.target, progress=progress.step)
     drafter = resolve_drafter(drafter_for(config.target, config.drafter), progress=progress.step)
+    check_models(config, target, drafter)
     return replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
+
+from dspark.cli.progress import Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -22,42 +23,11 @@ _PART_NAMES = {
 }
 
 
-class ProfileReporter:
-    """Shows nothing; the base of those that do. Remembers how far measuring came."""
-
-    def __init__(self) -> None:
-        self.last_step = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        """A step begins or goes on; `total` 0 = unknown."""
-        self.last_step = name
+class ProfileReporter(Reporter):
+    """A line a step; nothing without `note`."""
 
     def measured(self, point: Point, samples_s: Sequence[float]) -> None:
         """One more sample of `point` was taken."""
-
-    def close(self) -> None:
-        """Nothing more to show."""
-
-
-class PlainProfileReporter(ProfileReporter):
-    """One line a step."""
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        super().__init__()
-        self._note = note
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        if name != self.last_step:
-            self._note(name)
-        super().step(name, done, total)
 
 
 class LiveProfileReporter(ProfileReporter):

@@ -16,6 +16,7 @@ class RunStats:
     rounds: int = 0  # of the loop, each over all requests that run
     prefill_tokens: int = 0
     preemptions: int = 0
+    emitted: int = 0  # tokens behind those that prefill gave, of the requests still running too
     spec: SpecCounts = field(default_factory=SpecCounts)
 
 

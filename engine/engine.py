@@ -12,6 +12,7 @@ from dspark.engine.batch import PackedBatch
 from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
 from dspark.engine.counts import RunStats
+from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
 from dspark.engine.graphs.static_memory import GraphSizes
@@ -67,8 +68,8 @@ class Engine:
         progress: Progress | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
-        self.device = _device(config.device)
-        self.dtype = _dtype(config.dtype, self.device)
+        self.device = choose_device(config.device)
+        self.dtype = choose_dtype(config.dtype, self.device)
         drafts = policy.drafts if policy is not None else config.policy != "none"
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
         self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
@@ -245,20 +246,6 @@ class Engine:
         graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
         graphs.capture_all(progress)
         return graphs
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("No CUDA device is usable here.", "Leave --device out, or give --device cpu.")
-    return torch.device(name)
-
-
-def _dtype(name: str, device: torch.device) -> str:
-    if name != "auto":
-        return name
-    return "bfloat16" if device.type == "cuda" else "float32"
 
 
 def _stop_ids(target: Target, detokenizer: Detokenizer | None) -> frozenset[int]:

@@ -19,6 +19,10 @@ class CheckpointError(DsparkError):
     """A model folder, hub id or checkpoint file cannot be used."""
 
 
+class UnknownModelError(CheckpointError, UsageError):
+    """What a model option names is no model at all."""
+
+
 class RequestError(DsparkError):
     """One input row cannot be decoded; the others can."""
 

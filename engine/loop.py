@@ -230,6 +230,7 @@ class DecodeLoop:
         accepted = np.where(stopped_early, kept.tokens, accepted)
         observed = np.where(stopped_early, accepted, np.minimum(accepted + 1, lengths))
         self.stats.rounds += 1
+        self.stats.emitted += int(kept.tokens.sum())
         self.counts.add_round(rows, verified=lengths, observed=observed, accepted=accepted, emitted=kept.tokens)
         self._retire(rows, kept)
 

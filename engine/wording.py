@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 _MOST_CHARACTERS = 40
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
     """`text`, cut where it would drown the sentence around it."""
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def first_line(error: BaseException) -> str:
     """What an error says first, without a full stop; its kind if it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def one_line(text: str, most: int) -> str:
+    """The start of a text on one line: white space is single blanks, and nothing moves a terminal's cursor."""
+    # Far more than is shown need not be looked at.
+    words = "".join(c if c.isprintable() else " " for c in text[: most * 4]).split()
+    return shortened(" ".join(words), most)
+
+
+def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that `name` is most likely a misspelling of, if any is closer than `cutoff` (1 = the same)."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return close[0] if close else None

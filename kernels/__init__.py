@@ -12,6 +12,8 @@ from dspark.kernels.activation import reference as _activation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
 from dspark.kernels.confidence import reference as _confidence
+from dspark.kernels.distillation import DistilledRows
+from dspark.kernels.distillation import reference as _distillation
 from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
 from dspark.kernels.markov import reference as _markov
@@ -60,6 +62,7 @@ def _dispatch(
 
 
 confidence_logits = _dispatch(_confidence.confidence_logits)
+distill_rows = _dispatch(_distillation.distill_rows)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
 linear = _dispatch(_linear.linear)
@@ -82,11 +85,13 @@ __all__ = [
     "SAMPLE",
     "AttentionLayout",
     "BatchInputs",
+    "DistilledRows",
     "NoiseKeys",
     "RoundField",
     "SamplingRows",
     "Verdict",
     "confidence_logits",
+    "distill_rows",
     "gumbel",
     "headless_confidence_logits",
     "linear",

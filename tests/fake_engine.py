@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,11 @@ class CharCodec:
         return "".join(chr(t) for t in token_ids)
 
 
+@dataclass
+class FakeStats:
+    emitted: int = 0
+
+
 class FakeEngine:
     """Answers the prompt in upper case and an end token, two requests at a time, the later one first."""
 
@@ -43,11 +49,13 @@ class FakeEngine:
         self.before = before
         self.asked: list[Request] = []
         self.most_open = 0
+        self.stats = FakeStats()
 
     def fingerprint(self) -> dict[str, Any]:
         return {"target": self.identity, "policy": "fixed:3", "device": "cpu", **self.settings}
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        self.stats = FakeStats()
         open_requests: list[Request] = []
         source = iter(requests)
         exhausted = False
@@ -72,6 +80,7 @@ class FakeEngine:
         tokens = [*map(ord, text), EOS][: request.sampling.max_tokens]
         stopped = tokens[-1] == EOS
         rounds = len(tokens) - 1
+        self.stats.emitted += rounds
         counts = SpecCounts(
             rounds=rounds,
             drafted=3 * rounds,
@@ -85,8 +94,8 @@ class FakeEngine:
 
 
 class NoProgress:
-    def begin(self, summary: object) -> None:
+    def begin(self, meter: object) -> None:
         pass
 
-    def row_done(self, summary: object) -> None:
+    def row_done(self, meter: object) -> None:
         pass

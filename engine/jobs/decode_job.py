@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,21 +15,20 @@ from dspark.engine.jobs.atomic_file import replaced
 from dspark.engine.jobs.dialogue import Dialogues, Record, TextCodec
 from dspark.engine.jobs.input_file import InputFile
 from dspark.engine.jobs.manifest import manifest
-from dspark.engine.jobs.results import ResultFile, partial_path, refuse_both
+from dspark.engine.jobs.meter import Meter, MeteredEngine
+from dspark.engine.jobs.output_places import partial_path, refuse_both
+from dspark.engine.jobs.results import ResultFile
 from dspark.engine.jobs.rows import read_rows
 from dspark.engine.jobs.summary import DecodeSummary
-from dspark.engine.requests import Completion, Request, SamplingParams
+from dspark.engine.requests import SamplingParams
 
 
-class DecodeEngine(Protocol):
+class DecodeEngine(MeteredEngine, Protocol):
     """What a job needs of an engine."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
         """Token ids that end a text."""
-
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """Completions in the order in which they finish; pulls requests as it has room for them."""
 
     def fingerprint(self) -> Mapping[str, Any]:
         """What decides the text besides the requests."""
@@ -39,10 +37,10 @@ class DecodeEngine(Protocol):
 class JobProgress(Protocol):
     """Is told how far a job is."""
 
-    def begin(self, summary: DecodeSummary) -> None:
-        """Decoding starts; rows of an earlier run are already in `summary`."""
+    def begin(self, meter: Meter) -> None:
+        """Decoding starts; rows of an earlier run are already in the meter's summary. The meter may be kept."""
 
-    def row_done(self, summary: DecodeSummary) -> None:
+    def row_done(self, meter: Meter) -> None:
         """One more row is on disk."""
 
 
@@ -103,24 +101,24 @@ def decode_file(
         job.output, header=header, num_rows=job.input.num_rows, resume=job.resume, overwrite=job.overwrite
     )
     with closing(results):
-        summary = DecodeSummary(job.input.num_rows)
+        summary = DecodeSummary(job.input.num_rows, job.input.unused_fields.to_dict())
         for record in results.records():
             summary.add(record, resumed=True)
-        progress.begin(summary)
         rows = read_rows(job.input.lines(), all_turns=job.all_turns)
         missing = (row for row in rows if not results.is_done(row.index))
         dialogues = Dialogues(
             missing, tokenizer, sampling=job.sampling, stop_ids=engine.stop_ids, keep_token_ids=job.token_ids
         )
-        started_s = time.perf_counter()
+        meter = Meter(engine, summary)
+        progress.begin(meter)
 
         def row_done(index: int, record: Record) -> None:
             results.append(index, record)
             summary.add(record, resumed=False)
-            summary.decode_s = time.perf_counter() - started_s
-            progress.row_done(summary)
+            summary.decode_s = meter.elapsed_s
+            progress.row_done(meter)
 
-        dialogues.run(engine.generate, row_done)
+        dialogues.run(meter.generate, row_done)
         job.input.check_unchanged()
         if results.num_done != job.input.num_rows:
             raise EngineError(

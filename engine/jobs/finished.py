@@ -30,7 +30,7 @@ def finished_summary(job: DecodeJob, engine: Mapping[str, Any]) -> dict[str, Any
     document = _read(job.metrics)
     run = document.get("run")
     totals = {name: document.get(name) for name in DecodeSummary(0).to_dict()}
-    if not isinstance(run, dict) or not isinstance(run.get("engine"), dict) or None in (totals["rows"], totals["spec"]):
+    if not isinstance(run, dict) or not isinstance(run.get("engine"), dict) or None in totals.values():
         raise UsageError(
             f"{job.output} is finished, but {job.metrics} does not say by what run",
             "Give the --metrics file of that run, or --overwrite to decode again.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -12,10 +13,11 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.unused_fields import UnusedFields
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -43,6 +45,7 @@ class InputFile:
         self._file = file
         self._marks = array("q")
         self._changed_line = 0
+        self.unused_fields = UnusedFields()
         self.sha256 = self._check()
 
     @property
@@ -104,9 +107,10 @@ class InputFile:
         for line in self._lines():
             self._marks.append(hash(line.content))
             digest.update(line.content + b"\n")
-            # Parsing every row here would double the work; one without the key's name cannot hold it.
-            custom_id = _custom_id(line.content) if b"custom_id" in line.content or b"\\u" in line.content else None
-            if custom_id is None:
+            fields = _fields(line.content)
+            self.unused_fields.add(fields)
+            custom_id = fields.get("custom_id")
+            if not isinstance(custom_id, str):
                 continue
             first = first_lines.setdefault(custom_id, line.number)
             if first != line.number:
@@ -129,14 +133,29 @@ def open_input(source: str) -> InputFile:
             raise UsageError("standard input is closed", "Pipe the rows into it, or give --input a file.")
         return InputFile(_spooled(sys.stdin.buffer), name="standard input", path=None)
     path = Path(source)
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}", "Check the path given to --input.") from None
+    file = _opened(path)
     if not file.seekable():
         with file:
             return InputFile(_spooled(file), name=source, path=None)
     return InputFile(file, name=source, path=path)
+
+
+def check_readable(source: str) -> None:
+    """Refuse an input that cannot even be opened; standard input is left alone.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    # Opening a pipe would wait for its writer, and lose what it wrote.
+    if source != "-" and (os.path.isfile(source) or os.path.isdir(source) or not os.path.exists(source)):
+        _opened(Path(source)).close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path given to --input.") from None
 
 
 def _spooled(stream: IO[bytes]) -> IO[bytes]:
@@ -145,10 +164,10 @@ def _spooled(stream: IO[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", spool)
 
 
-def _custom_id(content: bytes) -> str | None:
+def _fields(content: bytes) -> dict[str, Any]:
+    """What a line holds; nothing if it is no row. What is wrong with it is told when it is decoded."""
     try:
         row = strict_json.loads(content.decode("utf-8"))
     except ValueError:
-        return None
-    custom_id = row.get("custom_id") if isinstance(row, dict) else None
-    return custom_id if isinstance(custom_id, str) else None
+        return {}
+    return row if isinstance(row, dict) else {}

@@ -1,12 +1,14 @@
-"""The sampling fields of a row: which are read, and which are refused by name because they would be ignored."""
+"""The fields of a row: which are read, which are refused by name because they would be ignored, which are not used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dspark.engine.errors import RequestError
+from dspark.engine.wording import closest, shortened
 
+KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
 SETTINGS = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos")
 
 _NO_QUOTES = "Write such a number, without quotes."
@@ -41,13 +43,54 @@ _REFUSED_IN_BODY: dict[str, Callable[[Any], bool]] = {
     "audio": lambda value: False,
     "prediction": lambda value: False,
 }
+# What a request may carry for its sender or a server; no text depends on it.
+_WITHOUT_EFFECT = (
+    *("model", "user", "metadata", "store", "service_tier", "stream_options"),
+    *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+)
+
+_ROW_FIELDS = frozenset({"custom_id", *KINDS, *SETTINGS, *_REFUSED})
+_BATCH_FIELDS = frozenset({"custom_id", "method", "url", *KINDS, *SETTINGS})
+_BODY_FIELDS = frozenset({"prompt", "messages", *SETTINGS, *_REFUSED, *_REFUSED_IN_BODY, *_WITHOUT_EFFECT})
+# Similarity from which a name is taken for a misspelling: `max_token`, but not `conversation_id`.
+_MISSPELT = 0.82
+
+
+def unused_fields(fields: Mapping[str, Any]) -> list[str]:
+    """Names in a row that decoding looks at under no circumstances; `null` asks for nothing and is left out.
+
+    In the `body` of a batch line such fields are refused instead: nothing but a request can stand there.
+    """
+    if all(fields.get(kind) is None for kind in KINDS):
+        return []  # nothing of it is used, and its error says so
+    known = _ROW_FIELDS if fields.get("body") is None else _BATCH_FIELDS
+    return [
+        name
+        for name, value in fields.items()
+        if value is not None and name not in known and not name.startswith(_REFUSED_PREFIX)
+    ]
+
+
+def misspelt_setting(name: str) -> str | None:
+    """The field of a row that `name` is probably meant to be."""
+    return closest(_plain(name), ("custom_id", *SETTINGS), cutoff=_MISSPELT)
+
+
+def misspelt_kind(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first of `names` that is probably meant to hold what is asked, and what it should read."""
+    for name in names:
+        kind = closest(_plain(name), KINDS, cutoff=_MISSPELT)
+        if kind is not None:
+            return name, kind
+    return None
 
 
 def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]:
     """The `SamplingParams` that a row sets, by name.
 
     Raises:
-        RequestError: a field has the wrong type, contradicts another, or asks for what decoding does not do.
+        RequestError: a field has the wrong type, contradicts another, or asks for what decoding does not do; in a body
+            also a field that is not known.
     """
     refused = _REFUSED | _REFUSED_IN_BODY if is_body else _REFUSED
     for name, value in fields.items():
@@ -55,6 +98,10 @@ def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]
             continue
         if name.startswith(_REFUSED_PREFIX) or (name in refused and not refused[name](value)):
             raise RequestError(f"`{name}` is not supported", "Leave it out.")
+        if is_body and name not in _BODY_FIELDS:
+            meant = misspelt_setting(name)
+            remedy = f"Perhaps `{meant}` is meant." if meant else "Leave it out."
+            raise RequestError(f"`{shortened(name)}` is not a field that dspark reads", remedy)
     settings = {name: fields[name] for name in SETTINGS if fields.get(name) is not None}
     limit = settings.pop("max_completion_tokens", None)
     if limit is not None and settings.setdefault("max_tokens", limit) != limit:
@@ -84,6 +131,10 @@ def json_type(value: object) -> str:
         if isinstance(value, kind):
             return words
     return "an object"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def _stop_strings(value: object) -> tuple[str, ...]:

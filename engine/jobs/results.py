@@ -13,108 +13,12 @@ from typing import IO, Any
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
-from dspark.engine.jobs.atomic_file import replaced, sync_folder, temporary_path
+from dspark.engine.jobs.atomic_file import replaced, sync_folder
+from dspark.engine.jobs.output_places import PARTIAL_KEY, check_output, partial_path, real_path
 from dspark.engine.jobs.run_header import differences
-from dspark.engine.wording import shortened
 
 _FORMAT = 1
 _MISSING = -1
-# Bytes; common file systems agree on it.
-_LONGEST_NAME = 255
-# What every partial file begins with, whatever run it is of.
-_SIGNATURE = b'{"dspark_partial": '
-
-
-def real_path(output: Path) -> Path:
-    """The file behind a symbolic link, so that renaming replaces it and not the link."""
-    return Path(os.path.realpath(output)) if output.is_symlink() else output
-
-
-def partial_path(output: Path) -> Path:
-    output = real_path(output)
-    return output.with_name(output.name + ".partial")
-
-
-def is_finished(output: Path) -> bool:
-    return output.is_file() and not partial_path(output).exists()
-
-
-def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse early, before a model is loaded, what `ResultFile` would refuse later.
-
-    Raises:
-        UsageError: the output exists and neither flag says what to do with it, or it is no place for a file.
-    """
-    refuse_both(resume=resume, overwrite=overwrite)
-    check_name(output, flag="--output")
-    check_name(real_path(output), flag="--output")
-    if output.exists() and not output.is_file():
-        raise UsageError(f"{output} is not a file", "Give --output the name of a file.")
-    partial = partial_path(output)
-    if partial.exists() and not (partial.is_file() and _is_ours(partial)):
-        raise UsageError(f"{partial} is not a partial result file", "Move it away, or give another --output.")
-    if resume and is_finished(output):
-        raise UsageError(f"{output} is finished: there is nothing to resume", "Give --overwrite to decode it again.")
-    if not resume and not overwrite:
-        if partial.exists():
-            raise UsageError(
-                f"{partial} holds an unfinished run", "Give --resume to go on with it or --overwrite to start again."
-            )
-        if output.exists():
-            raise UsageError(f"{output} exists", "Give --overwrite to replace it, or another --output.")
-    check_folder(real_path(output).parent, flag="--output")
-
-
-def check_document(path: Path, *, flag: str) -> None:
-    """Refuse early a place where a file that is simply replaced cannot be written.
-
-    Raises:
-        UsageError: with the reason.
-    """
-    check_name(path, flag=flag)
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is not a file", f"Give {flag} the name of a file.")
-    check_folder(path.parent, flag=flag)
-
-
-def check_name(path: Path, *, flag: str) -> None:
-    """Refuse a name too long for the file, or for those that stand beside it until it is whole.
-
-    Raises:
-        UsageError: it is.
-    """
-    if not path.name:
-        return
-    beside = (path.with_name(path.name + ".partial"), temporary_path(path))
-    spare = _LONGEST_NAME - max(len(os.fsencode(other.name)) for other in beside)
-    if spare < 0:
-        raise UsageError(
-            f"the name {shortened(path.name)} given to {flag} is too long", f"Make it {-spare} bytes shorter."
-        )
-
-
-def check_folder(folder: Path, *, flag: str) -> None:
-    """Make `folder` if need be.
-
-    Raises:
-        UsageError: it cannot be made or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot create {folder}: {error.strerror}", f"Give another {flag}.") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{folder} cannot be written to", f"Give another {flag}, or change its permissions.")
-
-
-def refuse_both(*, resume: bool, overwrite: bool) -> None:
-    """Refuse two flags that contradict each other.
-
-    Raises:
-        UsageError: both are given.
-    """
-    if resume and overwrite:
-        raise UsageError("--resume and --overwrite exclude each other", "Keep one of them.")
 
 
 class ResultFile:
@@ -156,7 +60,7 @@ class ResultFile:
         self._last_sync_s = time.monotonic()
         self._file = self._open_locked()
         try:
-            self._start({"dspark_partial": _FORMAT, **header}, keep=resume)
+            self._start({PARTIAL_KEY: _FORMAT, **header}, keep=resume)
         except BaseException:
             self._file.close()
             raise
@@ -298,13 +202,3 @@ def _whole_line(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _is_ours(partial: Path) -> bool:
-    try:
-        with partial.open("rb") as reader:
-            start = reader.read(len(_SIGNATURE))
-    except OSError:
-        # Opening it to write will say why.
-        return True
-    return _SIGNATURE.startswith(start)

@@ -9,12 +9,11 @@ from typing import Any
 from dspark.engine.errors import RequestError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.input_file import Line
-from dspark.engine.jobs.request_fields import SETTINGS, json_type, read_settings
+from dspark.engine.jobs.request_fields import KINDS, SETTINGS, json_type, misspelt_kind, read_settings
 from dspark.engine.wording import shortened
 
 Message = dict[str, str]
 
-_KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
 _BATCH_URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -106,9 +105,12 @@ def _custom_id(fields: Mapping[str, Any]) -> str | None:
 
 
 def _read(fields: Mapping[str, Any], *, all_turns: bool) -> tuple[_Question, dict[str, Any]]:
-    kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
+    kinds = [kind for kind in KINDS if fields.get(kind) is not None]
     if not kinds:
-        raise RequestError("no prompt", f"Give one of {', '.join(_KINDS)}.")
+        misspelt = misspelt_kind(name for name in fields if name not in KINDS)
+        if misspelt:
+            raise RequestError(f"no prompt, but `{shortened(misspelt[0])}`", f"Perhaps `{misspelt[1]}` is meant.")
+        raise RequestError("no prompt", f"Give one of {', '.join(KINDS)}.")
     if len(kinds) > 1:
         raise RequestError(f"ambiguous: has {' and '.join(f'`{kind}`' for kind in kinds)}", "Keep one of them.")
     kind = kinds[0]

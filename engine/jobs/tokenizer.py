@@ -50,6 +50,13 @@ class Tokenizer:
         token_id = self._backend.eos_token_id
         return token_id if isinstance(token_id, int) else None
 
+    def spare_tokens(self) -> tuple[list[int], int]:
+        """Special tokens that neither begin, end nor fill a text, and the number of tokens that have a meaning."""
+        backend = self._backend
+        meant = {backend.bos_token_id, backend.eos_token_id, backend.pad_token_id, backend.unk_token_id}
+        special = sorted(token for token, added in backend.added_tokens_decoder.items() if added.special)
+        return [token for token in special if token not in meant], len(backend)
+
     def encode(self, text: str) -> list[int]:
         """Raw text, with the special tokens the tokenizer puts around a text by default."""
         return list(self._backend.encode(text))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import UnknownModelError
 from dspark.engine.models.aliases import NO_DRAFTER
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.drafter_config import DrafterConfig
@@ -34,7 +34,7 @@ def dummy_target(spec: str, *, device: torch.device, dtype: str) -> Target:
     """`spec`: one of `named_shapes()`, or a folder with a config.json.
 
     Raises:
-        CheckpointError: it is neither, or the model is not supported.
+        CheckpointError: it is neither (an UnknownModelError), or the model is not supported.
     """
     return Target.from_config(_config_of(spec), device=device, dtype=dtype)
 
@@ -91,7 +91,7 @@ def _config_of(spec: str) -> ModelConfig:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         return ModelConfig.from_folder(folder)
-    raise CheckpointError(
+    raise UnknownModelError(
         f"`{spec}` is no shape that random weights can be made for",
         f"Give a folder with a config.json, or one of: {', '.join(names)}.",
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.resources
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import CheckpointError, UnknownModelError
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NO_DRAFTER
 from dspark.engine.models.builtin import builtin_target
 from dspark.engine.models.builtin_convert import Progress
-from dspark.engine.wording import first_line
+from dspark.engine.wording import first_line, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
 # Sub-folders hold other formats of the same weights, and so does Mistral's consolidated file.
 _HUB_NOT = ["*/*", "consolidated*"]
+# The hub's client passes on what these raise; which of them it uses has changed.
+_HTTP_LIBRARIES = ("httpx", "httpcore", "requests", "urllib3")
 
 
 def resolve_target(spec: str, *, progress: Progress | None = None) -> Path:
@@ -47,23 +51,25 @@ def builtin_drafter() -> Path:
 
 def _resolve(spec: str, role: str, progress: Progress | None) -> Path:
     path = Path(spec).expanduser()
-    if path.exists():
+    # Not Path.exists: a name too long for any file is none, and no failure.
+    if os.path.exists(path):
         return _check_folder(path, spec, role)
     if _HUB_ID.fullmatch(spec):
         return _check_folder(_hub_folder(spec, role, progress), spec, role)
-    raise CheckpointError(
-        f"the {role} `{spec}` does not exist: it is no folder, no hub id and no alias", remedy=_choices(role)
+    raise UnknownModelError(
+        f"the {role} `{shortened(spec, most=200)}` does not exist: it is no folder, no hub id and no alias",
+        remedy=_choices(role),
     )
 
 
 def _check_folder(folder: Path, spec: str, role: str) -> Path:
     if folder.is_file():
-        raise CheckpointError(
+        raise UnknownModelError(
             f"the {role} `{spec}` is a file; a model is a folder with config.json and *.safetensors",
             remedy=_choices(role),
         )
     if not (folder / "config.json").is_file():
-        raise CheckpointError(
+        raise UnknownModelError(
             f"the {role} `{spec}` has no config.json, so it is not a Hugging Face model folder", remedy=_choices(role)
         )
     return folder
@@ -88,21 +94,43 @@ def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
             remedy=f"Accept the terms at https://huggingface.co/{repo_id}, then `hf auth login` or set HF_TOKEN.",
         ) from error
     except errors.RepositoryNotFoundError as error:
-        raise CheckpointError(
+        raise UnknownModelError(
             f"the {role} `{repo_id}` is neither a local folder nor a model on the Hugging Face hub (or it is private)",
             remedy=f"{_choices(role)} For a private model log in with `hf auth login` or set HF_TOKEN.",
         ) from error
     except errors.HFValidationError as error:
-        raise CheckpointError(f"the {role} `{repo_id}` is not a valid hub id", remedy=_choices(role)) from error
-    except Exception as error:
-        # LocalEntryNotFoundError, HfHubHTTPError, OSError, and whatever the HTTP library of the day raises.
+        raise UnknownModelError(f"the {role} `{repo_id}` is not a valid hub id", remedy=_choices(role)) from error
+    except Exception as error:  # also whatever the HTTP library of the day raises
+        why, remedy = _fetch_failure(error)
         raise CheckpointError(
-            f"the {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub "
-            f"({type(error).__name__}: {first_line(error)})",
-            remedy="Check the network, the free disk space and that HF_HUB_OFFLINE is not set, or give the path of a "
-            "local folder.",
+            f"the {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub: {why}",
+            remedy=f"{remedy} Or give --{role} the path of a local folder.",
         ) from error
     return Path(folder)
+
+
+def _fetch_failure(error: Exception) -> tuple[str, str]:
+    """Why a download failed, in words, and what to do."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, and it was not fetched before", "Unset HF_HUB_OFFLINE."
+    cause: BaseException | None = error
+    # The client says "not in the cache" of a hub that answered with an error, and keeps that one behind it.
+    while cause is not None:
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status is not None:
+            return f"the hub answers with HTTP status {status}", "Try again later."
+        cause = cause.__cause__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "no space is left to write to", "Free some space; HF_HOME moves the hub's cache to another disk."
+    if isinstance(error, PermissionError):
+        return f"{error.filename or 'its cache'} cannot be written to", "Point HF_HOME at a folder that can be."
+    unreachable = isinstance(error, errors.LocalEntryNotFoundError | ConnectionError | TimeoutError)
+    if unreachable or type(error).__module__.partition(".")[0] in _HTTP_LIBRARIES:
+        return "the hub cannot be reached", "Check the network, and HTTPS_PROXY if there is a proxy."
+    why = first_line(error) if str(error).strip() else "the hub's client does not say why"
+    return why, "Try again."
 
 
 def _progress_bar(repo_id: str, progress: Progress | None) -> type[Any]:

@@ -34,6 +34,9 @@ class ProfileSettings:
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", "Give a whole number of at least 1.")
 
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}", "Give a whole number of at least 0.")
+
     def repeats_for(self, repeat_s: float) -> int:
         """How often to repeat what took `repeat_s` to run once."""
         fitting = int(REPEATS_BUDGET_S / max(repeat_s, 1e-9))

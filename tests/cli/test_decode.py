@@ -1,3 +1,4 @@
+import importlib.resources
 import json
 import os
 import subprocess
@@ -5,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from fake_engine import CharCodec, FakeEngine
 
 from dspark.cli.main import main
@@ -33,13 +35,15 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr(dspark.engine, "Engine", engine, raising=False)
     monkeypatch.setattr(dspark.engine.jobs.tokenizer.Tokenizer, "load", lambda folder: CharCodec())
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+    shapes = importlib.resources.files("dspark.engine.models") / "shapes"
+    (tmp_path / "model" / "config.json").write_text((shapes / "smollm2-135m.json").read_text())
 
     def resolve(spec, *, progress):
         engine.resolved.append(spec)
         return tmp_path / "model"
 
     engine.resolved = []
+    engine.folder = tmp_path
     monkeypatch.setattr(dspark.engine.models.resolve, "resolve_target", resolve)
     return engine
 
@@ -70,11 +74,104 @@ def test_json_is_one_document_and_quiet_is_quiet(workplace, capsys):
     assert captured.err.startswith("dspark: dspark-out/decode.jsonl exists\n")
 
 
-def test_error_rows_exit_with_3(workplace, capsys):
+def test_error_rows_exit_with_3_and_the_first_are_listed_by_line(workplace, capsys):
+    with open("in.jsonl", "a") as file:
+        file.write("nonsense\n" + '{"prompt": "a", "top_p": 7}\n' * 6)
+    assert main(["decode", "-i", "in.jsonl"]) == 3
+    told = capsys.readouterr().err.splitlines()
+    start = told.index("dspark: 7 of 9 rows could not be decoded, see `error` in dspark-out/decode.jsonl")
+    assert told[start + 1].startswith("  line 3: not JSON")
+    assert told[start + 2] == "  line 4: top_p is 7. Give a number above 0 and up to 1 (1 = off)."
+    assert [line[:9] for line in told[start + 3 : start + 6]] == ["  line 5:", "  line 6:", "  line 7:"]
+    assert told[start + 6 :] == ["  and 2 more: `error` of their rows says why"]
+
+
+def test_error_rows_are_told_in_one_line_when_quiet(workplace, capsys):
     with open("in.jsonl", "a") as file:
         file.write("nonsense\n")
-    assert main(["decode", "-i", "in.jsonl"]) == 3
-    assert "1 of 3 rows could not be decoded" in capsys.readouterr().err
+    assert main(["decode", "-i", "in.jsonl", "--quiet"]) == 3
+    told = capsys.readouterr().err
+    assert told == "dspark: 1 of 3 rows could not be decoded, see `error` in dspark-out/decode.jsonl\n"
+
+
+def test_the_first_answers_are_shown_to_a_person_alone(workplace, capsys):
+    rows = [
+        {"prompt": ""},
+        {"prompt": "red\x1b[2J\n blue", "custom_id": "colours"},
+        {"prompt": "x" * 900},
+        {"prompt": "c"},
+    ]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["decode", "-i", "in.jsonl", "--max-tokens", "900"]) == 3
+    told = capsys.readouterr().err
+    assert "\ncolours: RED [2J BLUE\nrow 2: " + "X" * 197 + "...\n" in told
+    assert "\nrow 3" not in told
+    for flag in ("--json", "--quiet"):
+        assert main(["decode", "-i", "in.jsonl", "--max-tokens", "900", "--overwrite", flag]) == 3
+        assert "colours" not in capsys.readouterr().err
+
+
+def test_fields_that_are_not_used_are_told_at_the_start_and_at_the_end(workplace, capsys):
+    Path("in.jsonl").write_text('{"prompt": "one", "max_token": 1, "category": "a"}\n{"prompt": "two"}\n')
+    assert main(["decode", "-i", "in.jsonl", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("in.jsonl has fields that are not used, in 1 row: `max_token` (1 row, did you mean")
+    assert "max_token, category, in 1 of the input's rows" in captured.err
+    assert json.loads(captured.out)["unused_fields"] == {"rows": 1, "rows_by_name": {"max_token": 1, "category": 1}}
+    assert texts() == ["ONE", "TWO"]
+
+
+def test_an_empty_input_is_warned_of_and_gives_an_empty_output(workplace, capsys):
+    Path("in.jsonl").write_text("\n")
+    assert main(["decode", "-i", "in.jsonl"]) == 0
+    assert capsys.readouterr().err.startswith("in.jsonl holds no rows, so dspark-out/decode.jsonl will hold none.\n")
+    assert Path("dspark-out/decode.jsonl").read_bytes() == b""
+
+
+def test_a_resumed_run_tells_its_own_numbers_apart_from_the_files(workplace, capsys):
+    def stop(index):
+        if len(workplace.made.asked) > 2:
+            raise KeyboardInterrupt
+
+    Path("in.jsonl").write_text("".join(json.dumps({"prompt": "x" * n}) + "\n" for n in (4, 3, 2)))
+    workplace.made = FakeEngine(before=stop, concurrency=1)
+    assert main(["decode", "-i", "in.jsonl"]) == 130
+    capsys.readouterr()
+    workplace.made = FakeEngine()
+    assert main(["decode", "-i", "in.jsonl", "--resume", "--json"]) == 0
+    captured = capsys.readouterr()
+    totals = json.loads(captured.out)
+    assert (totals["rows"], totals["resumed_rows"], totals["completion_tokens"]) == (3, 2, 5 + 4 + 3)
+    this_run = totals["this_run"]
+    assert (this_run["rows"], this_run["completion_tokens"]) == (1, 3)
+    assert this_run["tokens_per_s"] == pytest.approx(3 / this_run["decode_s"])
+    ours, files = captured.err.partition("decode, this run")[2].split("decode, whole file")
+    assert "tok/s" in ours and "3 from 2 prompt tokens" in ours
+    assert "tok/s" not in files and "12 from 9 prompt tokens" in files
+
+
+def test_two_things_that_are_wrong_are_both_told(workplace, capsys):
+    Path("dspark-out").mkdir()
+    Path("dspark-out/decode.jsonl").touch()
+    arguments = ["-i", "nowhere", "--top-p", "3", "--device", "tpu", "--policy", "lucky"]
+    assert main(["decode", *arguments]) == 2
+    what, remedy = capsys.readouterr().err.splitlines()
+    for part in (
+        "--device is 'tpu'",
+        "--top-p is 3",
+        "--policy 'lucky' is unknown",
+        "decode.jsonl exists",
+        "cannot read nowhere",
+    ):
+        assert part in what
+    for part in ("Choose one of: auto, cpu, cuda.", "Give --overwrite", "Check the path given to --input."):
+        assert part in remedy
+
+
+def test_standard_input_is_not_waited_for_when_something_else_is_wrong(workplace, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["decode", "-i", "-", "--top-p", "3"]) == 2
+    assert capsys.readouterr().err.startswith("dspark: --top-p is 3.0\n")
 
 
 def test_interrupted_says_how_to_go_on_and_does(workplace, capsys):
@@ -141,6 +238,15 @@ USAGE = {
     "longer name": (["-i", "in.jsonl", "-o", "n" * 300, "--resume"], "given to --output is too long"),
     "long metrics": (["-i", "in.jsonl", "--metrics", "n" * 250], "given to --metrics is too long"),
     "most tokens": (["-i", "in.jsonl", "--max-tokens", "3000000000"], "a whole number from 1 to 2147483647."),
+    "dash": (["-i", "in.jsonl", "-o", "-"], "--output is `-`, and results go to files"),
+    "dash for metrics": (["-i", "in.jsonl", "--metrics", "-"], "--metrics is `-`"),
+    "dash for a folder": (["-i", "in.jsonl", "--workdir", "-"], "--workdir is `-`"),
+    "long folder": (["-i", "in.jsonl", "-o", "n" * 300 + "/o"], "given to --output is too long"),
+    "long folder, resumed": (["-i", "in.jsonl", "-o", "n" * 300 + "/o", "--resume"], "given to --output is too long"),
+    "long work directory": (["-i", "in.jsonl", "--workdir", "n" * 300], "given to --workdir is too long"),
+    "no requests at once": (["-i", "in.jsonl", "--concurrency", "0"], "--concurrency is 0"),
+    "no tokens": (["-i", "in.jsonl", "--max-tokens", "0"], "--max-tokens is 0"),
+    "cold": (["-i", "in.jsonl", "--temperature", "-1"], "--temperature is -1"),
     "top-k": (["-i", "in.jsonl", "--top-k", "-2"], "--top-k is -2\n  Give a whole number from 0 (off) to 2147483647."),
     "config": (["-i", "in.jsonl", "--config", "none.toml"], "cannot read none.toml"),
 }
@@ -187,6 +293,7 @@ def test_config_file_gives_defaults_and_flags_win(workplace):
         ("max-tokens = true", "Write a string or a number"),
         ("seed = [1]", "Write a string or a number"),
         ("seed = ", "is not TOML"),
+        ('workdir = "a\\u0000b"', "holds a NUL character"),
         ("max-tokens = 1\nmax_tokens = 2", "c.toml has both `max-tokens` and `max_tokens`"),
         ("[decode]\ntop_k = 1\ntop-k = 1", "[decode] in c.toml has both `top-k` and `top_k`"),
         ("seed = " + "[" * 100_000, "c.toml is nested too deep"),
@@ -200,6 +307,7 @@ def test_config_file_gives_defaults_and_flags_win(workplace):
         "boolean",
         "list",
         "syntax",
+        "NUL",
         "two spellings",
         "two in a table",
         "nested",
@@ -213,13 +321,13 @@ def test_config_mistakes_are_refused(workplace, capsys, content, message):
 
 def test_metrics_stand_beside_a_named_output(workplace, capsys):
     assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b.jsonl"]) == 0
-    assert main(["decode", "-i", "in.jsonl", "-o", "other", "--top-k", "5"]) == 0
+    assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b", "--top-k", "5"]) == 0
     assert json.loads(Path("there/a.b.metrics.json").read_text())["run"]["sampling"]["top_k"] == 0
-    assert json.loads(Path("other.metrics.json").read_text())["run"]["sampling"]["top_k"] == 5
+    assert json.loads(Path("there/a.b-metrics.json").read_text())["run"]["sampling"]["top_k"] == 5
     assert not Path("dspark-out").exists()
     # Each finished run is compared with its own metrics.
     assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b.jsonl", "--resume"]) == 0
-    assert main(["decode", "-i", "in.jsonl", "-o", "other", "--resume"]) == 2
+    assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b", "--resume"]) == 2
     assert "sampling.top_k (5 then, 0 now)" in capsys.readouterr().err
 
 
@@ -259,13 +367,27 @@ def test_a_fetched_drafter_shows_its_progress(workplace, capsys, monkeypatch):
     assert "Fetching none\n" in capsys.readouterr().err
 
 
-def test_a_draft_length_past_the_drafters_own_names_the_flag(workplace, capsys, monkeypatch):
-    import dspark.engine
-    from dspark.engine.scheduler.policies import parse_policy
-
-    monkeypatch.setattr(dspark.engine, "Engine", lambda config, detokenizer: parse_policy(config.policy, 7))
+def test_a_draft_length_past_the_drafters_own_is_refused_before_loading(workplace, capsys):
     assert main(["decode", "-i", "in.jsonl", "--policy", "fixed:8"]) == 2
     assert "dspark: --policy 'fixed:8' asks for 8 draft tokens" in capsys.readouterr().err
+    assert workplace.configs == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_fetched(workplace, capsys):
+    assert main(["decode", "-i", "in.jsonl", "--device", "cuda"]) == 2
+    assert "dspark: --device 'cuda' cannot be used" in capsys.readouterr().err
+    assert workplace.configs == workplace.resolved == []
+
+
+@pytest.mark.parametrize("flag", ["--target", "--drafter"])
+def test_a_name_that_is_no_model_is_a_usage_error(workplace, capsys, monkeypatch, flag):
+    monkeypatch.undo()
+    assert (
+        main(["decode", "-i", str(workplace.folder / "in.jsonl"), "-o", str(workplace.folder / "o"), flag, "a/b/c"])
+        == 2
+    )
+    assert f"dspark: the {flag[2:]} `a/b/c` does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from fixture_engine import FIXTURES
 from profile_samples import make_profile
 
@@ -27,6 +28,7 @@ def workplace(tmp_path, monkeypatch):
     """A folder, and a measurement that took place elsewhere."""
     import dspark.engine
     import dspark.engine.models.resolve
+    import dspark.engine.preflight
     import dspark.engine.profiling.job
 
     monkeypatch.chdir(tmp_path)
@@ -46,6 +48,7 @@ def workplace(tmp_path, monkeypatch):
         "resolve_drafter",
         lambda spec, progress: None if spec == "none" else Path("drafters", spec),
     )
+    monkeypatch.setattr(dspark.engine.preflight, "check_models", lambda config, target, drafter: None)
     monkeypatch.setattr(dspark.engine.profiling.job, "profile_engine", profile_engine)
     return profile_engine
 
@@ -158,15 +161,26 @@ def test_notes_and_poor_predictions_are_said(workplace, capsys):
         (["--context-tokens", "256,,5"], "--context-tokens is '256,,5'"),
         (["--context-tokens", "0"], "--context-tokens is '0'"),
         (["--context-tokens", "1_0"], "--context-tokens is '1_0'"),
-        (["--repeats", "0"], "--repeats"),
+        (["--repeats", "0"], "--repeats is 0"),
         (["--device", "tpu"], "--device is 'tpu'"),
-        (["--max-batch-tokens", "-1"], "--max-batch-tokens"),
+        (["--max-batch-tokens", "-1"], "--max-batch-tokens is -1"),
+        (["--concurrency", "0"], "--concurrency is 0"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--workdir", "-"], "--workdir is `-`"),
+        (["--load-format", "lazy"], "--load-format is 'lazy'"),
     ],
     ids=" ".join,
 )
 def test_usage(workplace, capsys, arguments, message):
     assert main(["profile", *arguments]) == 2
     assert message in capsys.readouterr().err
+    assert not workplace.asked
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_loading(workplace, capsys):
+    assert main(["profile", "--device", "cuda"]) == 2
+    assert "dspark: --device 'cuda' cannot be used" in capsys.readouterr().err
     assert not workplace.asked
 
 

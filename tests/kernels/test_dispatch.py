@@ -14,6 +14,7 @@ from dspark import kernels
 # op -> folder
 OPS = {
     "confidence_logits": "confidence",
+    "distill_rows": "distillation",
     "gumbel": "random",
     "headless_confidence_logits": "confidence",
     "linear": "linear",

@@ -52,7 +52,8 @@ def test_one_row_out_for_each_row_in_and_in_order(tmp_path):
         "line 6: top_p is 0. Give a number above 0 and up to 1 (1 = off).",
     ]
     assert all("token_ids" not in row for row in rows if row["index"] != 1)
-    assert summary.finish_reasons == {"stop": 3, "length": 1, "error": 3}
+    total = summary.whole_file
+    assert (total.stop, total.length, total.error) == (3, 1, 3)
     asked = {request.index: request.sampling for request in engine.asked}
     assert asked[4] == SamplingParams(temperature=0.5, seed=9, stop=("z",))
 
@@ -66,7 +67,7 @@ def test_metrics_are_strict_json_and_add_up(tmp_path):
     assert metrics["spec"]["mean_acceptance_length"] == 1.0
     assert metrics["spec"]["observed"] == metrics["spec"]["rounds"]
     assert metrics["run"]["engine"] == FakeEngine().fingerprint()
-    assert metrics["tokens_per_s"] == summary.tokens_per_s > 0
+    assert metrics["this_run"]["tokens_per_s"] == summary.tokens_per_s > 0
 
 
 def test_token_ids_on_request(tmp_path):
@@ -104,7 +105,7 @@ def test_all_turns_are_asked_with_the_models_own_answers(tmp_path):
     assert rows[0]["text"] == rows[0]["turns"][2]
     assert rows[0]["usage"]["completion_tokens"] == sum(len(turn) + 1 for turn in rows[0]["turns"])
     assert [len(row.get("turns", [])) for row in rows] == [3, 0, 0, 2]
-    assert summary.emitted == summary.completion_tokens - 7
+    assert summary.whole_file.spec.emitted == summary.whole_file.completion_tokens - 7
 
 
 def test_a_later_turn_that_is_too_long_is_an_error_row(tmp_path):
@@ -133,8 +134,8 @@ def test_interrupted_anywhere_and_resumed_gives_the_same_file(tmp_path, error, a
     finished = job.output.exists()
     summary, rows = decode(make_job(tmp_path, resume=not finished, overwrite=finished), resumed_engine)
     assert rows == expected
-    assert summary.done == 7
-    assert len(resumed_engine.asked) + summary.resumed <= 7
+    assert summary.whole_file.rows == 7
+    assert len(resumed_engine.asked) + summary.resumed_rows <= 7
     assert not job.output.with_name("out.jsonl.partial").exists()
 
 
@@ -168,7 +169,7 @@ def test_killed_between_publishing_and_the_last_step(tmp_path, monkeypatch):
         decode(make_job(tmp_path))
     engine = FakeEngine()
     summary, rows = decode(make_job(tmp_path, resume=True), engine)
-    assert (len(rows), summary.resumed, engine.asked) == (7, 7, [])
+    assert (len(rows), summary.resumed_rows, engine.asked) == (7, 7, [])
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_an_input_that_changes_is_an_error_and_what_was_done_is_kept(tmp_path, c
     assert not job.output.exists()
     source.write_bytes(content)
     summary, rows = decode(replace(job, input=open_input(str(source)), resume=True))
-    assert summary.resumed > 3
+    assert summary.resumed_rows > 3
     assert [row["text"] for row in rows] == [f"P{i}" for i in range(20_000)]
 
 

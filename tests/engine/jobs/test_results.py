@@ -4,7 +4,8 @@ import pytest
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs import strict_json
-from dspark.engine.jobs.results import ResultFile, check_document, check_output, is_finished, partial_path
+from dspark.engine.jobs.output_places import check_output, is_finished, partial_path
+from dspark.engine.jobs.results import ResultFile
 
 HEADER = {"engine": {"target": "t", "policy": "none"}, "stop": ()}
 
@@ -106,44 +107,6 @@ def test_two_writers_of_one_output(tmp_path):
     first.append(0, {"row": {}})
     assert first.num_done == 1
     first.close()
-
-
-@pytest.mark.parametrize(
-    ("files", "flags", "message"),
-    [
-        (["out.jsonl"], {}, "exists"),
-        (["out.jsonl.partial"], {}, "unfinished run"),
-        (["out.jsonl"], {"resume": True}, "nothing to resume"),
-        ([], {"resume": True, "overwrite": True}, "exclude each other"),
-    ],
-    ids=["output", "partial", "finished", "both flags"],
-)
-def test_what_exists_is_not_overwritten_unasked(tmp_path, files, flags, message):
-    for name in files:
-        (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=message):
-        check_output(tmp_path / "out.jsonl", **{"resume": False, "overwrite": False, **flags})
-
-
-def test_a_place_for_metrics_is_checked_like_that_of_the_output(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is not a file"):
-        check_document(tmp_path, flag="--metrics")
-    with pytest.raises(UsageError, match="cannot create") as refused:
-        check_document(tmp_path / "file" / "m.json", flag="--metrics")
-    assert "--metrics" in refused.value.remedy
-    check_document(tmp_path / "new" / "m.json", flag="--metrics")
-
-
-def test_only_files_are_outputs(tmp_path):
-    for place in (tmp_path, tmp_path / ".." / "null"):
-        if place.name == "null":
-            place = type(place)("/dev/null")
-        with pytest.raises(UsageError, match="is not a file"):
-            check_output(place, resume=False, overwrite=True)
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot create"):
-        check_output(tmp_path / "file" / "out", resume=False, overwrite=False)
 
 
 def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(tmp_path):

@@ -97,6 +97,9 @@ def test_settings_and_their_other_names():
     }
     assert row_of({"prompt": "p", **settings, **neutral}).settings == expected
     assert row_of({"body": {"messages": [USER], "stream": False, **settings, **neutral}}).settings == expected
+    # Of a sender's own, and what asks for nothing.
+    labels = {"model": "m", "user": "u", "metadata": {"a": "b"}, "store": True, "reasoning_effort": None}
+    assert row_of({"body": {"messages": [USER], **labels, **settings}}).settings == expected
 
 
 BAD = {
@@ -147,6 +150,13 @@ BAD = {
     "two limits": ({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 4}, "differ"),
     "boolean": ({"prompt": "a", "temperature": True}, "`temperature` must be a number, not a boolean"),
     "flag type": ({"prompt": "a", "ignore_eos": 1}, "`ignore_eos` must be a boolean, not a whole number"),
+    "misspelt kind": ({"promt": "a"}, "no prompt, but `promt`. Perhaps `prompt` is meant."),
+    "misspelt kind in capitals": ({"Messages": [USER]}, "Perhaps `messages` is meant."),
+    "unknown in a body": (
+        {"body": {"messages": [USER], "reasoning_effort": "low"}},
+        "`reasoning_effort` is not a field",
+    ),
+    "misspelt in a body": ({"body": {"messages": [USER], "max_token": 3}}, "Perhaps `max_tokens` is meant."),
     "stop type": ({"prompt": "a", "stop": {"a": 1}}, "`stop` must be"),
 }
 

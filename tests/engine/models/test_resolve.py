@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from refusals import assert_reads_well
 
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import CheckpointError, UsageError
 from dspark.engine.models import resolve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -130,7 +130,11 @@ class TestHub:
         [
             ("org/gated", "is gated", "hf auth login"),
             ("org/missing", "neither a local folder nor a model on the Hugging Face hub", "hf auth login"),
-            ("org/broken", "could not be fetched", "Check the network"),
+            (
+                "org/broken",
+                "could not be fetched from the Hugging Face hub: the hub answers with HTTP status 400",
+                "local folder",
+            ),
             ("org/empty", "no config.json", "path of a Hugging Face model folder"),
             ("org/a--b", "not a valid hub id", "`org/name`"),
         ],
@@ -142,12 +146,44 @@ class TestHub:
         assert_reads_well(CheckpointError(answer["message"], answer["remedy"]))
 
     @pytest.mark.parametrize(
-        "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=["offline", "no-network"]
+        ("environment", "why", "remedy"),
+        [
+            ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set, and it was not fetched before", "Unset HF_HUB_OFFLINE."),
+            ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the hub cannot be reached", "Check the network"),
+        ],
+        ids=["offline", "no-network"],
     )
-    def test_no_network(self, tmp_path: Path, environment: dict[str, str]) -> None:
+    def test_no_network(self, tmp_path: Path, environment: dict[str, str], why: str, remedy: str) -> None:
         answer, _ = resolve_elsewhere("org/name", tmp_path, **environment)
-        assert "could not be fetched" in answer["message"] and "\n" not in answer["message"]
-        assert "HF_HUB_OFFLINE" in answer["remedy"] and "local folder" in answer["remedy"]
+        assert answer["message"].endswith(f"could not be fetched from the Hugging Face hub: {why}")
+        assert remedy in answer["remedy"] and "local folder" in answer["remedy"]
+        assert_reads_well(CheckpointError(answer["message"], answer["remedy"]))
+
+
+FETCH_FAILURES = {
+    "full disk": (OSError(28, "No space left on device"), "no space is left to write to"),
+    "no permission": (PermissionError(13, "Permission denied", "/cache"), "/cache cannot be written to"),
+    "connection": (ConnectionResetError(104, "Connection reset by peer"), "the hub cannot be reached"),
+    "silent": (RuntimeError(), "the hub's client does not say why"),
+    "other": (RuntimeError("Consistency check failed.\nDetails"), "Consistency check failed"),
+}
+
+
+@pytest.mark.parametrize(("error", "why"), FETCH_FAILURES.values(), ids=FETCH_FAILURES)
+def test_why_a_download_failed_is_said_in_words(monkeypatch: pytest.MonkeyPatch, error: Exception, why: str) -> None:
+    import huggingface_hub
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(CheckpointError) as refused:
+        resolve.resolve_target("org/name")
+    assert str(refused.value).endswith(f"hub: {why}")
+    assert type(error).__name__ not in str(refused.value)
+    assert not isinstance(refused.value, UsageError)
+    assert_reads_well(refused.value)
 
 
 class TestLocal:
@@ -162,11 +198,15 @@ class TestLocal:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert resolve.resolve_target("~/org/name") == folder
 
-    @pytest.mark.parametrize("spec", ["/no/such/folder", "./no", "no-such-alias", "~/no", "a/b/c", "", "ends/"])
+    @pytest.mark.parametrize(
+        "spec", ["/no/such/folder", "./no", "no-such-alias", "~/no", "a/b/c", "", "ends/", "n" * 300]
+    )
     def test_absent(self, spec: str) -> None:
         for role, function in (("target", resolve.resolve_target), ("drafter", resolve.resolve_drafter)):
             with pytest.raises(CheckpointError, match=role) as refused:
                 function(spec)
+            # What was typed is wrong, not a checkpoint.
+            assert isinstance(refused.value, UsageError)
             assert f"--{role}" in refused.value.remedy
             assert_reads_well(refused.value)
 

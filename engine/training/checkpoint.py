@@ -1,0 +1,143 @@
+"""What a run leaves on disk: the best drafter in the DeepSpec layout, and the state from which it goes on."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as safetensors_bytes
+
+from dspark.engine.errors import UsageError
+from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.atomic_file import replaced
+from dspark.engine.jobs.run_header import differences
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.weights import SINGLE_FILE
+from dspark.engine.training.acceptance import Acceptance
+from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.settings import STATE_FOLDER
+from dspark.engine.training.shape import config_document
+
+STATE_FILE = "state.pt"
+CARD_FILE = "README.md"
+_FORMAT = 1
+_STORED = torch.bfloat16
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run stands. Batches are functions of seed and step, so this is all that it depends on."""
+
+    step: int = 0
+    elapsed_s: float = 0.0
+    positions: int = 0
+    best: Acceptance | None = None
+    history: list[Acceptance] = field(default_factory=list)
+    finished: bool = False
+
+
+class RunFolder:
+    """The output folder of a run: the drafter, its card, and `training/` with text and state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state_folder = folder / STATE_FOLDER
+        self.state_path = self.state_folder / STATE_FILE
+
+    @property
+    def has_drafter(self) -> bool:
+        return (self.folder / SINGLE_FILE).exists()
+
+    def save_drafter(self, model: DraftModel, *, num_anchors: int) -> None:
+        """Write the drafter's config.json and weights, bf16, without embedding and head."""
+        document = config_document(model.config, num_anchors=num_anchors, dtype=str(_STORED).removeprefix("torch."))
+        weights = {name: tensor.detach().to("cpu", _STORED).contiguous() for name, tensor in model.state_dict().items()}
+        self._write("config.json", strict_json.dumps(document, indent=1) + b"\n")
+        self._write(SINGLE_FILE, safetensors_bytes(weights, metadata={"format": "pt"}))
+
+    def save_card(self, text: str) -> None:
+        """Write the model card."""
+        self._write(CARD_FILE, text.encode())
+
+    def save_state(
+        self, state: RunState, model: DraftModel, optimizer: torch.optim.Optimizer, *, identity: Mapping[str, Any]
+    ) -> None:
+        """Replace the state of the run."""
+        content = {
+            "format": _FORMAT,
+            # As JSON, like everything that runs are compared by.
+            "identity": strict_json.dumps(dict(identity)).decode(),
+            "step": state.step,
+            "elapsed_s": state.elapsed_s,
+            "positions": state.positions,
+            "best": None if state.best is None else state.best.to_dict(),
+            "history": [acceptance.to_dict() for acceptance in state.history],
+            "finished": state.finished,
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        self.state_folder.mkdir(parents=True, exist_ok=True)
+        with replaced(self.state_path) as writer:
+            writer.write(buffer.getbuffer())
+
+    def load_state(
+        self, model: DraftModel, optimizer: torch.optim.Optimizer, *, identity: Mapping[str, Any]
+    ) -> RunState | None:
+        """Take up the run of this folder; None if it has not come to training yet.
+
+        Raises:
+            UsageError: the state cannot be read, or is of another run.
+        """
+        if not self.state_path.exists():
+            return None
+        device = next(model.parameters()).device
+        try:
+            content = torch.load(self.state_path, map_location=device, weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise UsageError(f"{self.state_path} cannot be read: {error}", "Start again with --overwrite.") from None
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise UsageError(f"{self.state_path} is no state of `dspark train`", "Start again with --overwrite.")
+        different = differences(strict_json.loads(content["identity"]), identity)
+        if different:
+            raise UsageError(
+                f"{self.folder} holds a run that differs in {'; '.join(different)}",
+                "Resume with the settings of that run, or start again with --overwrite.",
+            )
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        best = content["best"]
+        return RunState(
+            step=content["step"],
+            elapsed_s=content["elapsed_s"],
+            positions=content["positions"],
+            best=None if best is None else Acceptance.from_dict(best),
+            history=[Acceptance.from_dict(entry) for entry in content["history"]],
+            finished=content["finished"],
+        )
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with replaced(self.folder / name) as writer:
+            writer.write(content)
+
+
+def num_parameters(model: DraftModel) -> int:
+    """Trained numbers."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def describe(config: DrafterConfig) -> str:
+    """A drafter's shape in a line."""
+    markov = "no Markov head"
+    if config.markov_head_type is not None:
+        markov = f"Markov head {config.markov_head_type} of rank {config.markov_rank}"
+    layers = config.backbone.num_layers
+    plural = "layer" if layers == 1 else "layers"
+    return f"{layers} {plural}, hidden {config.backbone.hidden_size}, block of {config.block_size}, {markov}"

@@ -1,0 +1,125 @@
+"""A batch on the device: what the frozen target and the drafter read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dspark.engine.batch import PackedBatch
+from dspark.engine.training.batches import Chunk, HostBatch
+from dspark.engine.training.settings import PAGE_TOKENS
+from dspark.kernels import AttentionLayout
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """B rows of S text tokens with A blocks of G slots each: who sees whom, and where everybody stands."""
+
+    context_positions: Tensor  # [B*S] int64, in the token's text
+    block_positions: Tensor  # [B*A*G] int64
+    visible: Tensor  # [B, A*G, S + A*G] bool
+    block_tokens: Tensor  # [B, A, G] int64, anchor and masks
+    previous: Tensor  # [B, A, G] int64, the text's token before each slot's own
+
+    @classmethod
+    def build(
+        cls,
+        token_ids: Tensor,
+        context_positions: Tensor,
+        anchor_columns: Tensor,
+        first_columns: Tensor,
+        *,
+        block_size: int,
+        mask_token_id: int,
+    ) -> BlockLayout:
+        """token_ids [B, S], context_positions [B, S] (in the token's text), anchor_columns, first_columns [B, A]:
+        a block sees the columns from its first one to the one before its anchor."""
+        num_rows, width = token_ids.shape
+        num_anchors = anchor_columns.shape[1]
+        offsets = torch.arange(block_size, device=token_ids.device)
+        column = torch.arange(width, device=token_ids.device)
+        context = (column >= first_columns[..., None]) & (column < anchor_columns[..., None])  # [B, A, S]
+        own = torch.arange(num_anchors, device=token_ids.device).repeat_interleave(block_size)
+        within = (own[:, None] == own).expand(num_rows, -1, -1)
+        visible = torch.cat((context.repeat_interleave(block_size, dim=1), within), dim=2)
+        starts = context_positions.gather(1, anchor_columns)  # [B, A]
+        slot_columns = anchor_columns[..., None] + offsets  # [B, A, G]
+        # Slots behind the end of a row have no label: what stands before them does not matter.
+        previous = token_ids.gather(1, slot_columns.clamp(max=width - 1).flatten(1)).view(slot_columns.shape)
+        block_tokens = torch.full_like(previous, mask_token_id)
+        block_tokens[..., 0] = previous[..., 0]
+        return cls(
+            context_positions=context_positions.reshape(-1),
+            block_positions=(starts[..., None] + offsets).view(-1),
+            visible=visible,
+            block_tokens=block_tokens,
+            previous=previous,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The P slots that have a label, and the M text positions whose distributions they face."""
+
+    slots: Tensor  # [P] int64, index into B*A*G
+    labels: Tensor  # [P] int64
+    weights: Tensor  # [P] fp32
+    target_rows: Tensor  # [P] int64, index into target_positions
+    target_positions: Tensor  # [M] int64, index into B*S
+    temperatures: Tensor  # [P] fp32
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """Everything of one batch on one device."""
+
+    text: PackedBatch
+    blocks: BlockLayout
+    positions: Positions
+
+
+def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_token_id: int) -> DeviceBatch:
+    """Copy a batch without waiting for the device, if `host` was pinned."""
+
+    def move(array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+    token_ids, text_positions = move(host.token_ids), move(host.text_positions)
+    query_starts = move(host.query_starts)
+    width = token_ids.shape[0] // host.num_rows
+    text = PackedBatch(
+        token_ids=token_ids,
+        positions=text_positions,
+        cache_rows=move(host.cache_rows),
+        attention=AttentionLayout(
+            block_tables=move(host.block_tables),
+            query_starts=query_starts,
+            kv_lens=query_starts.diff(),
+            page_size=PAGE_TOKENS,
+            max_query_len=width,
+            max_kv_len=width,
+        ),
+    )
+    blocks = BlockLayout.build(
+        token_ids.view(host.num_rows, -1),
+        text_positions.view(host.num_rows, -1),
+        move(host.anchor_columns),
+        move(host.first_columns),
+        block_size=block_size,
+        mask_token_id=mask_token_id,
+    )
+    positions = Positions(
+        slots=move(host.slots),
+        labels=move(host.labels),
+        weights=move(host.weights),
+        target_rows=move(host.target_rows),
+        target_positions=move(host.target_positions),
+        temperatures=move(host.temperatures),
+        chunks=host.chunks,
+    )
+    return DeviceBatch(text, blocks, positions)

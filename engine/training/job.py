@@ -1,0 +1,249 @@
+"""`dspark train` as one function: text, training, and the folder that a drafter is loaded from."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from dspark.engine.config import EngineConfig
+from dspark.engine.engine import Engine
+from dspark.engine.errors import UsageError
+from dspark.engine.jobs.manifest import manifest
+from dspark.engine.jobs.tokenizer import Tokenizer
+from dspark.engine.models.aliases import NO_DRAFTER
+from dspark.engine.models.fingerprint import checkpoint_fingerprint
+from dspark.engine.models.model_config import ModelConfig
+from dspark.engine.models.resolve import resolve_target
+from dspark.engine.models.target import Target
+from dspark.engine.training.batches import Batches
+from dspark.engine.training.card import CardFacts, TextSummary, model_card
+from dspark.engine.training.checkpoint import RunFolder, RunState, num_parameters
+from dspark.engine.training.documents import Documents, check_enough
+from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.generate import TextBudget, TextProgress, write_texts
+from dspark.engine.training.settings import TrainJob
+from dspark.engine.training.shape import choose_mask_token, drafter_config
+from dspark.engine.training.step import DistillationStep
+from dspark.engine.training.text_file import Text, file_digest, read_texts
+from dspark.engine.training.text_source import TextSource, read_prompts, user_turns
+from dspark.engine.training.trainer import Trainer, TrainReporter
+
+# Of the memory of a GPU; training begins when the engine has given it back.
+_TEXT_MEMORY = 0.5
+
+
+class JobReporter(TrainReporter, Protocol):
+    """Is told how the whole job goes."""
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        """A step of the preparation begins or goes on."""
+
+    def wrote(self, progress: TextProgress) -> None:
+        """The target has written more text."""
+
+    def note(self, text: str) -> None:
+        """Something to know that stops nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Where a finished run stands, and what it used."""
+
+    state: RunState
+    text: TextSummary
+    parameters: int
+    device: str
+
+
+def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
+    """Generate text unless there is some, train on it, and leave the best drafter in `job.output`.
+
+    Raises:
+        UsageError: settings, files and folders do not fit together.
+        CheckpointError: the target cannot be loaded.
+        EngineError: the loss is no number any more.
+        KeyboardInterrupt: asked to stop; `--resume` goes on.
+    """
+    folder = RunFolder(job.output)
+    model_folder = resolve_target(job.target, progress=reporter.step)
+    reporter.step("Loading the tokenizer")
+    tokenizer = Tokenizer.load(model_folder)
+    path = job.text.data or folder.state_folder / "text.jsonl"
+    engine = None
+    if not path.exists():
+        reporter.step("Loading the target")
+        engine = _text_engine(job, model_folder, tokenizer, reporter)
+        _write(job, engine, tokenizer, path, reporter)
+    reporter.step("Reading the text")
+    texts = list(read_texts(path))
+    target = _target(job, model_folder, engine)
+    # What it held of the device's memory is training's now.
+    del engine
+    _release(target.device)
+    documents = Documents.from_texts(texts, most_tokens=job.settings.row_tokens)
+    if len(documents.tokens) and documents.tokens.max() >= target.config.vocab_size:
+        raise UsageError(f"{path} holds token ids that the target does not have", "Give --data a file of this target.")
+    held_out = documents.held_out()
+    check_enough(documents, held_out)
+    summary = _summary(texts, documents, held_out, path)
+    trainer, parameters = _trainer(job, folder, model_folder, target, tokenizer, documents, held_out, summary, reporter)
+    if job.resume:
+        trainer.resume()
+    reporter.step("Training")
+    state = trainer.run()
+    return TrainResult(state, summary, parameters, target.device.type)
+
+
+def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: JobReporter) -> Engine:
+    limit = ModelConfig.from_folder(model_folder).max_position_embeddings
+    config = EngineConfig(
+        target=str(model_folder),
+        drafter=NO_DRAFTER,
+        device=job.device,
+        dtype=job.dtype,
+        policy="none",
+        concurrency=job.text.concurrency,
+        seed=job.settings.seed,
+        max_context=min(job.settings.row_tokens, limit),
+        gpu_memory_utilization=_TEXT_MEMORY,
+    )
+    return Engine(
+        config,
+        detokenizer=tokenizer,
+        progress=lambda graph, done, total: reporter.step("Capturing CUDA graphs", done, total),
+    )
+
+
+def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Path, reporter: JobReporter) -> None:
+    room = engine.max_context
+    prompts: list[list[int]] = []
+    if job.text.prompts is not None:
+        # A prompt that fills a row leaves nothing to write.
+        read = read_prompts(job.text.prompts, tokenizer, most_tokens=room // 2)
+        prompts = read.token_ids
+        if read.unused:
+            reporter.note(f"{read.unused} rows of {job.text.prompts} cannot be used: no prompt, or longer than "
+                          f"{room // 2} tokens.")  # fmt: skip
+    turns = user_turns(tokenizer, eos_token_id=next(iter(engine.stop_ids), None))
+
+    def source(done: frozenset[int]) -> TextSource:
+        return TextSource(
+            prompts,
+            turns,
+            temperatures=job.text.temperatures,
+            max_tokens=job.text.max_tokens,
+            row_tokens=room,
+            stop_ids=engine.stop_ids,
+            seed=job.settings.seed,
+            done=done,
+        )
+
+    reporter.step("Writing text")
+    seconds = None if job.text.minutes is None else 60 * job.text.minutes
+    budget = TextBudget(seconds, job.text.tokens)
+    write_texts(engine, source, path, budget=budget, resume=job.resume, report=reporter.wrote)
+
+
+def _target(job: TrainJob, model_folder: Path, engine: Engine | None) -> Target:
+    if engine is not None:
+        return engine.target
+    config = EngineConfig(device=job.device, dtype=job.dtype)
+    cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    device = torch.device("cuda" if cuda else "cpu")
+    dtype = config.dtype if config.dtype != "auto" else "bfloat16" if cuda else "float32"
+    return Target.load(model_folder, device=device, dtype=dtype)
+
+
+def _release(device: torch.device) -> None:
+    # An engine holds its graphs in a ring of references.
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _trainer(
+    job: TrainJob,
+    folder: RunFolder,
+    model_folder: Path,
+    target: Target,
+    tokenizer: Tokenizer | None,
+    documents: Documents,
+    held_out: np.ndarray,
+    summary: TextSummary,
+    reporter: JobReporter,
+) -> tuple[Trainer, int]:
+    settings = job.settings
+    mask = job.shape.mask_token_id
+    if mask is None:
+        mask = choose_mask_token(target.config.vocab_size, tokenizer, set(np.unique(documents.tokens).tolist()))
+    config = drafter_config(job.shape, target.config, mask_token_id=mask)
+
+    def batches(chosen: np.ndarray) -> Batches:
+        return Batches(
+            documents,
+            chosen,
+            rows=settings.rows,
+            row_tokens=settings.row_tokens,
+            anchors=settings.anchors,
+            block_size=config.block_size,
+            decay=settings.position_decay,
+            seed=settings.seed,
+        )
+
+    training, measuring = batches(~held_out), batches(held_out)
+    torch.manual_seed(settings.seed)
+    model = DraftModel(
+        config, embed=target.embed, dtype=target.dtype, num_positions=settings.row_tokens + config.block_size
+    )
+    step = DistillationStep(model, target, settings, num_pages=max(training.num_pages, measuring.num_pages))
+    parameters = num_parameters(model)
+    fingerprint = checkpoint_fingerprint(model_folder)
+    identity = {
+        "target": fingerprint,
+        "text": summary.sha256,
+        "shape": asdict(job.shape) | {"mask_token_id": mask},
+        "settings": asdict(settings),
+        "dtype": str(target.dtype),
+    }
+    facts = CardFacts(
+        name=job.output.resolve().name,
+        target=job.target,
+        target_fingerprint=fingerprint,
+        config=config,
+        parameters=parameters,
+        settings=settings,
+        text=summary,
+        command=job.command,
+        manifest=manifest(target.device.type),
+    )
+    trainer = Trainer(
+        step,
+        training,
+        measuring,
+        folder,
+        identity=identity,
+        card=lambda state: model_card(facts, state),
+        reporter=reporter,
+    )
+    return trainer, parameters
+
+
+def _summary(texts: Sequence[Text], documents: Documents, held_out: np.ndarray, path: Path) -> TextSummary:
+    def counts(key: Callable[[Text], Any]) -> dict[str, int]:
+        return dict(sorted(Counter(str(key(text)) for text in texts).items()))
+
+    return TextSummary(
+        texts=len(documents),
+        held_out_texts=int(held_out.sum()),
+        tokens=sum(text.num_tokens for text in texts),
+        sha256=file_digest(path),
+        by_temperature=counts(lambda text: text.temperature),
+        by_source=counts(lambda text: text.source),
+    )

@@ -1,0 +1,162 @@
+"""What a training run is asked to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from dspark.engine.config import EngineConfig
+from dspark.engine.errors import UsageError
+from dspark.engine.models.drafter_config import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
+
+NO_MARKOV_HEAD = "none"
+TRAINED_DTYPES = ("auto", "float32", "bfloat16")
+# Folder beside the drafter that a run goes on from.
+STATE_FOLDER = "training"
+# Rows are laid out in cache pages of so many tokens.
+PAGE_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterShape:
+    """What a drafter has besides the target's own sizes. `feature_layers` None: five, spread over the target.
+
+    Raises:
+        UsageError: a value is outside what it may be.
+    """
+
+    layers: int = 3
+    block_size: int = 7
+    markov_head: str = "vanilla"
+    markov_rank: int = 64
+    feature_layers: tuple[int, ...] | None = None
+    mask_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("layers", self.layers, 64), ("markov_rank", self.markov_rank, 4096)):
+            if not 1 <= value <= most:
+                raise UsageError(f"{name} is {value}", f"Give a whole number from 1 to {most}.")
+        if not 1 <= self.block_size <= MOST_BLOCK_SIZE:
+            raise UsageError(f"block_size is {self.block_size}", f"Give a whole number from 1 to {MOST_BLOCK_SIZE}.")
+        kinds = (*MARKOV_HEAD_TYPES, NO_MARKOV_HEAD)
+        if self.markov_head not in kinds:
+            raise UsageError(f"markov_head is {self.markov_head!r}", f"Choose one of: {', '.join(kinds)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a drafter is trained.
+
+    A step takes `rows` rows of `row_tokens` tokens, each filled with whole texts, and `anchors` blocks a row. The run
+    ends after `steps`, or after `minutes` of training; learning rate and progress follow the one that is given.
+
+    Raises:
+        UsageError: a value is outside what it may be, or not exactly one end is given.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    rows: int = 32
+    row_tokens: int = 512
+    anchors: int = 96
+    learning_rate: float = 1.5e-3
+    warmup: float = 0.03  # share of the run
+    weight_decay: float = 0.01
+    max_gradient_norm: float = 1.0
+    ce_share: float = 0.1
+    l1_share: float = 0.9
+    confidence_share: float = 1.0
+    position_decay: float = 4.0  # weight of slot k is exp(-(k - 1) / position_decay)
+    evaluate_every: float = 60.0  # seconds
+    evaluate_every_steps: int | None = None  # in place of seconds
+    save_every: float = 60.0  # seconds
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise UsageError("steps and minutes both say when to end" if self.steps else "nothing says when to end",
+                             "Give one of --steps and --minutes.")  # fmt: skip
+        for name in ("steps", "rows", "row_tokens", "anchors", "evaluate_every_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}", "Give a whole number of at least 1.")
+        for name in ("minutes", "learning_rate", "max_gradient_norm", "position_decay", "evaluate_every", "save_every"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} is {value}", "Give a number above 0.")
+        for name in ("warmup", "weight_decay", "ce_share", "l1_share", "confidence_share"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"{name} is {value}", "Give a number of at least 0.")
+        if not 0 <= self.warmup < 1:
+            raise UsageError(f"warmup is {self.warmup}", "Give a share of the run, below 1.")
+        if self.row_tokens % PAGE_TOKENS:
+            raise UsageError(f"row_tokens is {self.row_tokens}", f"Give a multiple of {PAGE_TOKENS}.")
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    """How text is generated. `data`: a file of texts to train on; one that does not exist yet is written.
+
+    Raises:
+        UsageError: a value is outside what it may be.
+    """
+
+    prompts: str | None = None
+    data: Path | None = None
+    minutes: float | None = 2.0
+    tokens: int | None = None
+    temperatures: tuple[float, ...] = (1.0, 1.0, 1.0, 0.6, 0.0)
+    max_tokens: int = 384
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperatures or not all(0 <= temperature <= 100 for temperature in self.temperatures):
+            raise UsageError("temperatures must be numbers from 0 to 100", "Write, say, --temperatures 1,1,0.6,0.")
+        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
+            raise UsageError(f"text_minutes is {self.minutes}", "Give a number above 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """One drafter to train: for which target, where to, how. `command` is what made it, for the card.
+
+    Raises:
+        UsageError: the number format is none to train in.
+    """
+
+    target: str
+    output: Path
+    shape: DrafterShape
+    settings: TrainSettings
+    text: TextSettings
+    device: str = "auto"
+    dtype: str = "auto"
+    resume: bool = False
+    overwrite: bool = False
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        # Checks both names.
+        EngineConfig(device=self.device, dtype=self.dtype)
+        if self.dtype not in TRAINED_DTYPES:
+            raise UsageError(f"dtype {self.dtype} cannot be trained in", f"Choose one of: {', '.join(TRAINED_DTYPES)}.")
+
+    @property
+    def has_drafter(self) -> bool:
+        """Whether the output folder holds one."""
+        return (self.output / "model.safetensors").exists()
+
+    def check_output(self) -> None:
+        """Refuse a folder that would be written over.
+
+        Raises:
+            UsageError: it holds something, and nothing says what is to become of it.
+        """
+        taken = [name for name in ("config.json", "model.safetensors", STATE_FOLDER) if (self.output / name).exists()]
+        if taken and not (self.resume or self.overwrite):
+            raise UsageError(
+                f"{self.output} holds a drafter or an interrupted run ({taken[0]})",
+                "Go on with --resume, start anew with --overwrite, or give another --output.",
+            )

@@ -1,0 +1,77 @@
+"""A meter counts tokens of running rows too, over all runs of the engine, and no token twice."""
+
+from dataclasses import dataclass
+
+from fake_engine import CharCodec, FakeEngine
+
+from dspark.engine.jobs.decode_job import DecodeJob, decode_file
+from dspark.engine.jobs.input_file import open_input
+from dspark.engine.jobs.meter import Meter
+from dspark.engine.jobs.summary import DecodeSummary
+from dspark.engine.requests import SamplingParams
+
+
+class Watcher:
+    """Reads the meter whenever it is told of a row, and when the engine is about to answer."""
+
+    def __init__(self):
+        self.meter, self.seen = None, []
+
+    def begin(self, meter):
+        self.meter = meter
+
+    def row_done(self, meter):
+        self.seen.append(meter.tokens)
+
+    def look(self, index):
+        self.seen.append(self.meter.tokens)
+
+
+def test_it_never_falls_and_ends_at_the_tokens_of_the_run(tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"turns": ["a", "bc", "def"]}\n{"prompt": "xyz"}\n{"turns": ["g", "h"]}\n')
+    watcher = Watcher()
+    engine = FakeEngine(before=watcher.look)
+    job = DecodeJob(
+        open_input(str(tmp_path / "in.jsonl")),
+        tmp_path / "out.jsonl",
+        tmp_path / "m.json",
+        SamplingParams(),
+        all_turns=True,
+    )
+    summary = decode_file(engine, CharCodec(), job, watcher)
+    assert watcher.seen == sorted(watcher.seen)
+    assert watcher.seen[-1] == watcher.meter.tokens == summary.this_run.completion_tokens
+    # Turns were answered before their row was done, and seen.
+    assert 0 < watcher.seen[1] < watcher.seen[-1]
+
+
+@dataclass
+class Stats:
+    emitted: int = 0
+
+
+class Steps:
+    """An engine whose progress is set by hand."""
+
+    def __init__(self):
+        self.stats = Stats(100)
+
+    def generate(self, requests):
+        self.stats = Stats()
+        yield from requests
+
+
+def test_a_row_that_runs_is_seen_before_it_is_done():
+    engine, times = Steps(), iter([10.0, 12.0, 14.0])
+    meter = Meter(engine, DecodeSummary(1), clock=lambda: next(times))
+    # What another job decoded with this engine is not of this one.
+    assert meter.tokens == 0
+    run = meter.generate([1, 2])
+    next(run)
+    engine.stats.emitted = 8
+    assert meter.tokens == 8
+    assert meter.tokens_per_s == 8 / 2.0
+    engine.stats.emitted = 9
+    assert list(run) == [2]
+    assert meter.tokens == 9
+    assert meter.tokens_per_s == 9 / 4.0
