@@ -63,10 +63,10 @@ def report(
 
 
 def _make(sink: Sink, folders: list[Path], output: Path, seed: int) -> Report:
-    with sink.progress() as progress:
+    with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
-            from dspark.engine.jobs.results import check_folder
+            from dspark.engine.jobs.output_places import check_folder
             from dspark.engine.report.job import make_report, save_report
             from dspark.engine.report.run import load_runs
 
