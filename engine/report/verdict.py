@@ -106,6 +106,15 @@ def _extra_cost(frontier: Frontier) -> tuple[float, ...]:
     return tuple((round_s(requests * curve.tokens_per_request) / round_s(requests) - 1).tolist())
 
 
+def _draft_cost(frontier: Frontier) -> str:
+    """Drafting as a share of a round that verifies nothing, at the least and the most requests at once."""
+    curve, requests = frontier.setting.curve, np.array([frontier.concurrency[0], frontier.concurrency[-1]])
+    with_draft = curve.round_time_s(requests, num_requests=requests, sampled=frontier.setting.sampled)
+    low, high = sorted((curve.draft_time_s(requests) / with_draft).tolist())
+    share = f"{low:.0%}" if round(low, 2) == round(high, 2) else f"{low:.0%} to {high:.0%}"
+    return f"drafting takes {share} of a round that verifies nothing"
+
+
 def _answer(scheduled: Sequence[Gain], pays_from: int | None, device: str) -> str:
     most = max(scheduled, key=lambda gain: gain.gain)
     best = f"{most.gain:+.1%} ({most.low:+.1%} to {most.high:+.1%}) against `{most.against}`"
@@ -153,6 +162,7 @@ def _limit(
     """The name of what limits it, and why."""
     room = max(0.0, *(gain.gain for gain in bound))
     mean, gamma = float(full.accepted.mean()), full.gamma
+    drafts = f"{mean:.2f} of {gamma} drafts are accepted on average"
     if room < _NO_ROOM:
         knowing = f"a scheduler that knew every outcome beforehand would gain {room:.1%} at most"
         if extra_cost < _FLAT:
@@ -160,8 +170,9 @@ def _limit(
                 f"the step curve is flat. Verifying whole blocks takes at most {extra_cost:.0%} longer than verifying "
                 f"nothing, so {knowing}."
             )
-        how = "is so good that little is rejected" if mean >= _EVERYTHING * gamma else "leaves little to choose from"
-        return DRAFTER, f"the drafter {how}. {mean:.2f} of {gamma} drafts are accepted on average, and {knowing}."
+        if mean >= _EVERYTHING * gamma:
+            return DRAFTER, f"the drafter is so good that little is rejected. {drafts}, and {knowing}."
+        return DRAFTER, f"the drafter leaves little to choose from. {drafts}, {_draft_cost(frontier)}, and {knowing}."
     # The highest load with room: with few requests at once, a budget that is set beforehand can use little knowledge.
     i = max(i for i, gain in enumerate(bound) if gain.gain >= _NO_ROOM)
     room, reached, at = bound[i].gain, scheduled[i].gain, _counted(bound[i].concurrency)
@@ -182,7 +193,10 @@ def _limit(
     start += f"; the true chances of acceptance would give {perfect:.1%}"
     if perfect - reached >= WORTH:
         return HEAD, f"how well the confidence head tells. {start}."
-    return DRAFTER, f"the drafter, as hardly more can be known about its drafts. {start}."
+    return (
+        DRAFTER,
+        f"the drafter; its confidences are about as good as can be. {drafts}, {_draft_cost(frontier)}. {start}.",
+    )
 
 
 def _gain_with(logits: NDArray[np.float64], frontier: Frontier, full: Traces, index: int, against: str) -> float:
