@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from dspark.kernels.activation import reference as _activation
+from dspark.kernels.allocation import reference as _allocation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
 from dspark.kernels.confidence import reference as _confidence
@@ -61,6 +62,7 @@ def _dispatch(
     return op
 
 
+allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 distill_rows = _dispatch(_distillation.distill_rows)
 gumbel = _dispatch(_random.gumbel)
@@ -90,6 +92,7 @@ __all__ = [
     "RoundField",
     "SamplingRows",
     "Verdict",
+    "allocate_lengths",
     "confidence_logits",
     "distill_rows",
     "gumbel",

@@ -3,7 +3,14 @@
 import numpy as np
 from scipy.special import expit
 
-from dspark.engine.scheduler.survival import log_confidence, log_survival
+from dspark.engine.scheduler.survival import (
+    HAZARD_LIMIT,
+    HAZARD_UNIT,
+    hazards,
+    log_confidence,
+    log_survival,
+    survival,
+)
 
 
 def test_survival_is_the_running_product_of_calibrated_confidence() -> None:
@@ -30,3 +37,27 @@ def test_extreme_logits_neither_overflow_nor_saturate() -> None:
 def test_survival_never_rises() -> None:
     logits = np.random.default_rng(1).normal(8, 8, (1000, 9))
     assert (np.diff(log_survival(logits, np.ones(9)), axis=1) <= 0).all()
+
+
+def test_hazards_are_log_survival_in_fixed_point() -> None:
+    logits = np.random.default_rng(1).normal(1, 4, (300, 16)).astype(np.float32)
+    temperatures = np.random.default_rng(2).uniform(0.3, 3, 16)
+    exact = -np.log(expit(logits.astype(np.float64) / temperatures)).cumsum(axis=1)
+    actual = hazards(logits, temperatures)
+    # Half a unit of rounding a position, and fp32 arithmetic on confidences down to e^-40.
+    np.testing.assert_allclose(actual * HAZARD_UNIT, exact, atol=16 * HAZARD_UNIT, rtol=1e-6)
+    assert actual.dtype == np.int32 and (np.diff(actual, axis=1) >= 0).all()
+    np.testing.assert_allclose(survival(actual), np.exp(-exact), atol=2e-5)
+
+
+def test_hazards_of_extreme_logits() -> None:
+    logits = np.array([[np.inf, 0.0], [-np.inf, 9.0], [np.nan, 9.0], [1e30, -1e30], [9.0, np.nan]])
+    values = hazards(logits, np.array([1.0, 1e-30]))
+    assert values[:, 0].tolist() == [0, HAZARD_LIMIT, HAZARD_LIMIT, 0, values[4, 0]]
+    assert values[1:, 1].tolist() == [HAZARD_LIMIT] * 4
+    assert survival(values)[1:, 1].tolist() == [0.0] * 4 and survival(values)[0, 0] == 1.0
+    assert hazards(np.full((1, 31), -1e9), np.ones(31))[0, -1] == HAZARD_LIMIT
+
+
+def test_hazards_of_no_positions() -> None:
+    assert hazards(np.zeros((3, 0)), np.ones(7)).shape == (3, 0)

@@ -1,0 +1,50 @@
+"""What verifying the best m drafted tokens is worth on average, where one round says too little (DESIGN 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+_HALF_LIFE_ROUNDS = 512.0
+
+
+class GainAverage:
+    """A running mean of gain curves over about `window` blocks, for batches of any number of requests.
+
+    The blocks of many requests together are much like those before them, and with as many as the window the newest
+    curve is taken as it is. One request's last block says little of its next: with its survival alone the budget would
+    follow noise, and a batch whose size varies without cause is slower than the best constant one.
+    """
+
+    def __init__(self, steps: int, *, window: int) -> None:
+        self.steps = steps  # drafted tokens a request, at most
+        self._window = window
+        self._gain = np.zeros(1)  # [R * steps + 1], of `_requests` requests
+        self._requests = 0
+        self._blocks = 0.0  # that the mean stands for
+
+    def update(self, gain: FloatArray, *, num_requests: int, idle_rounds: int) -> None:
+        """Take in the gain curve [n + 1] of whole blocks of R requests, `idle_rounds` rounds after the last one."""
+        padded = np.full(num_requests * self.steps + 1, gain[-1])
+        padded[: len(gain)] = gain
+        kept = min(self._blocks * 0.5 ** (idle_rounds / _HALF_LIFE_ROUNDS), max(self._window - num_requests, 0.0))
+        if kept > 0:
+            old = self.at(num_requests)
+            padded = old + (padded - old) * (num_requests / (kept + num_requests))
+        self._gain, self._requests, self._blocks = padded, num_requests, kept + num_requests
+
+    def at(self, num_requests: int) -> FloatArray:
+        """Expected accepted tokens of the best 0, 1 ... R * steps candidates of R requests; all, if none was seen."""
+        if self._requests == 0:
+            return np.arange(num_requests * self.steps + 1, dtype=np.float64)
+        return rescaled(self._gain, num_requests / self._requests)
+
+
+def rescaled(gain: FloatArray, share: float) -> FloatArray:
+    """The gain curve of so many requests -> that of `share` times as many of their kind."""
+    if share == 1:
+        return gain
+    size = round((len(gain) - 1) * share) + 1
+    return share * np.interp(np.arange(size) / share, np.arange(len(gain)), gain)

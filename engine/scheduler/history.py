@@ -1,0 +1,102 @@
+"""What is known of each request's survival, block by block (DESIGN 4, two generations and two counters).
+
+Which drafted tokens are verified must not depend on what they turned out to be. So the capacity of a round is computed
+from the survival of an older block than the one it verifies, however early the newer one's may be at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dspark.engine.scheduler.survival import HAZARD_LIMIT, HazardArray
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """Survival of R requests, older than the block that is being scheduled."""
+
+    hazards: HazardArray  # [R, G]; 0, certain acceptance, where nothing is known
+    known: NDArray[np.bool_]  # [R], was there an older block at all
+
+
+class SurvivalHistory:
+    """Two generations of hazards a request slot, and how many generations were scheduled and processed.
+
+    A generation is one round's block of a request, or an empty one in a round that has none. `schedule` opens it when
+    its verification is planned, `process` closes it when its confidence has arrived; in a loop that overlaps rounds
+    that is after the next plan was made from `before`, otherwise ahead of it.
+    """
+
+    def __init__(self, num_slots: int, gamma: int) -> None:
+        self._newest = np.zeros((num_slots, gamma), dtype=np.int32)  # hazards of the newest block processed
+        self._previous = np.zeros((num_slots, gamma), dtype=np.int32)  # of the one before it
+        self._blocks = np.zeros(num_slots, dtype=np.int64)  # processed, empty generations apart
+        self._open_has_block = np.zeros(num_slots, dtype=bool)  # of the newest generation scheduled
+        self.scheduled = np.zeros(num_slots, dtype=np.int64)  # [S]
+        self.processed = np.zeros(num_slots, dtype=np.int64)  # [S]
+
+    def reset(self, slots: IntArray) -> None:
+        """Forget slots whose request arrives, leaves, or loses its cache."""
+        self._newest[slots] = self._previous[slots] = 0
+        self._blocks[slots] = self.scheduled[slots] = self.processed[slots] = 0
+        self._open_has_block[slots] = False
+
+    def schedule(self, slots: IntArray, *, drafted: bool) -> None:
+        """The next generation of `slots` is about to be verified; if not `drafted` it is an empty one.
+
+        Raises:
+            RuntimeError: the generation before it was not processed yet.
+        """
+        self._require(slots, open_generations=0, action="schedule")
+        self.scheduled[slots] += 1
+        self._open_has_block[slots] = drafted
+
+    def process(self, slots: IntArray, hazards: HazardArray | None) -> None:
+        """The confidence of the scheduled generation has arrived: hazards [R, k <= G], None for an empty one.
+
+        Positions past k were not drafted: each is taken to be as likely, given the one before it, as it was last time.
+
+        Raises:
+            RuntimeError: no generation is open, or what arrived is not of its kind.
+        """
+        self._require(slots, open_generations=1, action="process")
+        if (self._open_has_block[slots] != (hazards is not None)).any():
+            raise RuntimeError("an empty generation was processed as a block, or a block as an empty generation")
+        self.processed[slots] += 1
+        if hazards is None:
+            return
+        last = self._newest[slots]
+        self._previous[slots] = last
+        self._newest[slots] = _continued(hazards, last)
+        self._blocks[slots] += 1
+
+    def before(self, slots: IntArray) -> HistoryView:
+        """The last survival known that is older than the newest generation scheduled, for `slots` [R]."""
+        # If that generation's own confidence is here already, the newest hazards are its, and must not be read.
+        arrived = self._open_has_block[slots] & (self.processed[slots] == self.scheduled[slots])
+        hazards = np.where(arrived[:, None], self._previous[slots], self._newest[slots])
+        return HistoryView(hazards, self._blocks[slots] - arrived > 0)
+
+    def _require(self, slots: IntArray, *, open_generations: int, action: str) -> None:
+        wrong = self.scheduled[slots] - self.processed[slots] != open_generations
+        if wrong.any():
+            slot = int(np.asarray(slots)[wrong][0])
+            raise RuntimeError(
+                f"cannot {action} slot {slot}: {self.scheduled[slot]} generations were scheduled and "
+                f"{self.processed[slot]} processed"
+            )
+
+
+def _continued(hazards: HazardArray, last: HazardArray) -> HazardArray:
+    """hazards [R, k] followed by the steps that `last` [R, G] takes from position k on."""
+    steps = hazards.shape[1]
+    if steps == last.shape[1]:
+        return hazards
+    rest = last[:, steps:] - (last[:, steps - 1 : steps] if steps else 0)
+    reached = hazards[:, -1:] if steps else 0
+    return np.concatenate([hazards, np.minimum(rest + reached, HAZARD_LIMIT)], axis=1).astype(np.int32)

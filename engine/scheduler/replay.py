@@ -1,0 +1,209 @@
+"""What policies would make of recorded blocks: a replay without models (paper section 6, policy frontier).
+
+Every policy gets the same blocks, drawn again within each recorded request, goes through the very functions that
+schedule a decode, and pays the step curve's times. What a replay cannot show is how text depends on the schedule: each
+block is drafted as if the one before it had ended where it did when it was recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dspark.engine.scheduler.allocation import allocate
+from dspark.engine.scheduler.capacity import best_budget
+from dspark.engine.scheduler.history import SurvivalHistory
+from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.policies import ScheduleView, parse_policy
+from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
+from dspark.engine.scheduler.survival import HazardArray, hazards
+from dspark.profiles import StepCurve
+
+IntArray = NDArray[np.int64]
+
+_WARM_UP = 0.1  # of the rounds, before anything is counted
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBlocks:
+    """N recorded blocks of G tokens, all of them verified, in the order of their requests."""
+
+    confidence_logits: NDArray[np.float32]  # [N, G]
+    temperatures: NDArray[np.float64]  # [G]
+    hazards: HazardArray  # [N, G]
+    accepted: IntArray  # [N]
+    first_row: IntArray  # [requests]
+    num_rows: IntArray  # [requests]
+
+    @classmethod
+    def of(
+        cls, *, request: ArrayLike, accepted: ArrayLike, confidence_logits: ArrayLike, temperatures: ArrayLike
+    ) -> ReplayBlocks:
+        """request [N], accepted [N], confidence_logits [N, G], temperatures [G] of blocks drafted and verified in full.
+
+        Raises:
+            ValueError: there are no blocks.
+        """
+        requests = np.asarray(request)
+        if requests.size == 0:
+            raise ValueError("there are no blocks to replay")
+        order = np.argsort(requests, kind="stable")
+        logits = np.asarray(confidence_logits, dtype=np.float32)[order]
+        scales = np.asarray(temperatures, dtype=np.float64)
+        _, first, counts = np.unique(requests[order], return_index=True, return_counts=True)
+        return cls(
+            confidence_logits=logits,
+            temperatures=scales,
+            hazards=hazards(logits, scales),
+            accepted=np.asarray(accepted, dtype=np.int64)[order],
+            first_row=first,
+            num_rows=counts,
+        )
+
+    @property
+    def gamma(self) -> int:
+        """Tokens of a block."""
+        return self.confidence_logits.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """One policy at one concurrency."""
+
+    policy: str
+    concurrency: int
+    tokens_per_s: float
+    tokens_per_s_per_user: float
+    mean_budget: float  # drafted tokens verified, of one request in one round
+    budget_sd: float  # the same number's standard deviation over requests and rounds
+    mean_accepted: float  # of one request in one round
+    draft_share: float  # of the rounds ended with drafting
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """Which block each request has in each of N rounds."""
+
+    rows: IntArray  # [N, R]
+    fresh: NDArray[np.bool_]  # [N, R], the first round of a request
+
+
+def replay(
+    blocks: ReplayBlocks,
+    curve: StepCurve,
+    *,
+    policy: str,
+    concurrency: int,
+    rng: np.random.Generator,
+    rounds: int | None = None,
+    context_tokens: int | None = None,
+    sampled: bool = False,
+) -> ReplayResult:
+    """Throughput of `policy` with `concurrency` requests at any time.
+
+    Args:
+        policy: as `--policy` spells it, or `oracle`, which knows every block's outcome.
+        rng: equal generators give different policies equal blocks.
+        rounds: None: as many as make the spread small, 200 to 4,000.
+        context_tokens: visible tokens of each request; None: the curve's reference.
+        sampled: time verification as at temperature 1.
+
+    Raises:
+        UsageError: the policy is spelled wrong.
+        ProfileError: the curve knows no batch of so many requests.
+    """
+    if rounds is None:
+        rounds = int(np.clip(40_000 // concurrency, 200, 4_000))
+    context = curve.reference_context_tokens if context_tokens is None else context_tokens
+    load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
+    draws = _draw(blocks, concurrency, rounds, rng)
+    if policy in ("async", "causal"):
+        lengths, drafts = _planned(blocks, curve, draws, load, causal=policy == "causal")
+    else:
+        lengths = _oracle(blocks, curve, draws, load) if policy == "oracle" else _fixed(blocks, draws, policy)
+        drafts = np.full(rounds, policy != "none")
+    accepted = np.minimum(blocks.accepted[draws.rows], lengths)
+    batch = concurrency + lengths.sum(axis=1)
+    most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
+    clock = RoundClock(curve, adapt=False)
+    time_s = clock.step_times_s(load, most_tokens=most)[batch - concurrency]
+    time_s = time_s + drafts * clock.draft_s(load, steps=blocks.gamma)
+
+    counted = slice(int(_WARM_UP * rounds), None)
+    tokens = accepted[counted].sum() + accepted[counted].size
+    tokens_per_s = float(tokens / time_s[counted].sum())
+    return ReplayResult(
+        policy=policy,
+        concurrency=concurrency,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_user=tokens_per_s / concurrency,
+        mean_budget=float(lengths[counted].mean()),
+        budget_sd=float(lengths[counted].std()),
+        mean_accepted=float(accepted[counted].mean()),
+        draft_share=float(drafts[counted].mean()),
+    )
+
+
+def _draw(blocks: ReplayBlocks, concurrency: int, rounds: int, rng: np.random.Generator) -> _Draws:
+    """Requests follow one another in each slot, each for as many rounds as were recorded of it."""
+    rows = np.empty((rounds, concurrency), dtype=np.int64)
+    fresh = np.zeros((rounds, concurrency), dtype=bool)
+    picks = rng.random((rounds, concurrency))
+    for slot in range(concurrency):
+        request = rng.integers(len(blocks.num_rows), size=rounds + 1)
+        # The first one is met at some round of its life, so that not all slots change hands at once.
+        lives = blocks.num_rows[request]
+        lives[0] = rng.integers(1, lives[0] + 1)
+        owner = request[np.repeat(np.arange(rounds + 1), lives)[:rounds]]
+        starts = np.cumsum(lives)
+        fresh[starts[starts < rounds], slot] = True
+        rows[:, slot] = blocks.first_row[owner] + (picks[:, slot] * blocks.num_rows[owner]).astype(np.int64)
+    return _Draws(rows, fresh)
+
+
+def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
+    """Lengths [N, R] of a policy that looks at each block alone."""
+    caps = np.full(len(blocks.accepted), blocks.gamma)
+    view = ScheduleView(caps, blocks.confidence_logits, blocks.temperatures)
+    return parse_policy(policy, blocks.gamma).lengths(view)[draws.rows]
+
+
+def _oracle(blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad) -> IntArray:
+    """Lengths [N, R] when every block's outcome is known: the best number of tokens that will all be accepted."""
+    most = min(load.num_requests * (1 + blocks.gamma), curve.max_batch_tokens)
+    clock = RoundClock(curve, adapt=False)
+    round_s = clock.step_times_s(load, most_tokens=most) + clock.draft_s(load, steps=blocks.gamma)
+    accepted = blocks.accepted[draws.rows]
+    lengths = np.empty_like(accepted)
+    for i, passing in enumerate(accepted):
+        gain = np.arange(min(passing.sum() + 1, len(round_s)), dtype=np.float64)
+        left = best_budget(gain, round_s, num_requests=load.num_requests)
+        lengths[i] = np.clip(left - (np.cumsum(passing) - passing), 0, passing)
+    return lengths
+
+
+def _planned(
+    blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad, *, causal: bool
+) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Lengths [N, R], and which rounds end with drafting."""
+    rounds, concurrency = draws.rows.shape
+    planner = RoundPlanner(RoundClock(curve, adapt=False), gamma=blocks.gamma, causal=causal)
+    history = SurvivalHistory(concurrency, blocks.gamma)
+    slots = np.arange(concurrency)
+    lengths = np.zeros((rounds, concurrency), dtype=np.int64)
+    drafts = np.zeros(rounds, dtype=bool)
+    steps = planner.first_steps
+    for i, rows in enumerate(draws.rows):
+        history.reset(slots[draws.fresh[i]])
+        history.schedule(slots, drafted=steps > 0)
+        own = blocks.hazards[rows]
+        older = history.before(slots)
+        caps = np.full(concurrency, steps)
+        plan = planner.plan(own if causal else older.hazards, caps, load, known=None if causal else older.known)
+        lengths[i] = allocate(own, caps, budget=plan.budget)
+        history.process(slots, own if steps > 0 else None)
+        steps = plan.next_steps
+        drafts[i] = steps > 0
+    return lengths, drafts

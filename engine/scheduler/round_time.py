@@ -1,0 +1,166 @@
+"""How long a round would take at each batch size (DESIGN 4, Round time; paper section 5.1, SPS)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dspark.engine.scheduler.estimators import RatioEstimator
+from dspark.profiles import StepCurve
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# A bucket that has not run yet may be this much faster than predicted, or a wrong prediction would never be found out.
+_DOUBT = 0.05
+_DOUBTFUL_SAMPLES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLoad:
+    """The requests of a round, apart from how many of their drafted tokens are verified."""
+
+    num_requests: int
+    context_tokens: int  # cache rows visible before the round's own tokens, summed over the requests
+    sampled: bool = False  # does any row sample; else all are greedy
+    longest_context: int | None = None  # the longest request's visible rows; None: the profile's reference
+
+
+@dataclass(frozen=True, slots=True)
+class PartTimes:
+    """Seconds of a round's parts, as the step curve has them and corrected by what was measured."""
+
+    target_s: float
+    verify_s: float
+    draft_s: float  # 0 if the next block is not drafted
+
+    @property
+    def round_s(self) -> float:
+        return self.target_s + self.verify_s + self.draft_s
+
+
+class RoundClock:
+    """Predicts the times of a round's parts from a step curve and corrects them by the run's own measurements.
+
+    Args:
+        curve: the profile's.
+        adapt: False: measurements are ignored.
+        draft_step_s: what each Markov step of a block adds for a request count, [buckets of curve.draft]; None: a
+            shorter walk is not known to be cheaper.
+    """
+
+    def __init__(self, curve: StepCurve, *, adapt: bool = True, draft_step_s: FloatArray | None = None) -> None:
+        self.curve = curve
+        self.adapt = adapt
+        self._draft_step_s = draft_step_s
+        self._target = RatioEstimator(len(curve.target.buckets))
+        self._draft = RatioEstimator(0 if curve.draft is None else len(curve.draft.buckets))
+        self._verify = {
+            True: RatioEstimator(len(curve.verify_sampled.buckets)),
+            False: RatioEstimator(len(curve.verify_greedy.buckets)),
+        }
+
+    def step_times_s(self, load: RoundLoad, *, most_tokens: int) -> FloatArray:
+        """Target step and verification of batches of R, R + 1 ... `most_tokens` packed tokens, without drafting.
+
+        Always positive; and under one and the same load no bucket is faster than a smaller one by more than the step
+        curve itself says.
+        """
+        first, last = self.curve.target.index_of([load.num_requests, most_tokens]).tolist()
+        buckets = self.curve.target.buckets[first : last + 1]
+        # A bucket's times lie on a line: two of its batch sizes give all of them.
+        starts = np.concatenate([[load.num_requests], buckets[:-1] + 1])
+        ends = np.minimum(buckets, most_tokens)
+        begin_s, end_s = (self._target_s(tokens, load, load_tokens=tokens) for tokens in (starts, ends))
+        ratio = self._ratios(self._target_s(ends, load, load_tokens=most_tokens), first)
+        width = ends - starts + 1
+        slope = ratio * (end_s - begin_s) / np.maximum(width - 1, 1)
+        offset = np.arange(most_tokens - load.num_requests + 1)
+        times = np.repeat(ratio * begin_s - slope * (starts - load.num_requests), width)
+        times += np.repeat(slope, width) * offset
+        low, high = (self._verify_s(load, tokens) for tokens in (load.num_requests, most_tokens))
+        times += low + (high - low) / max(len(offset) - 1, 1) * offset
+        return times
+
+    def draft_s(self, load: RoundLoad, *, steps: int) -> float:
+        """Seconds of drafting a block for every request with `steps` Markov steps; 0 steps: no drafting."""
+        if self.curve.draft is None or steps == 0:
+            return 0.0
+        return self._draft_curve_s(load, steps) * float(self._draft.ratios()[self._draft_bucket(load)])
+
+    def parts(self, load: RoundLoad, *, num_tokens: int, steps: int) -> tuple[PartTimes, PartTimes]:
+        """What the curve says of a round and what is expected of it after correction."""
+        curve_s = PartTimes(
+            target_s=float(self._target_s(np.asarray(num_tokens), load, load_tokens=num_tokens)),
+            verify_s=self._verify_curve_s(load, num_tokens),
+            draft_s=0.0 if self.curve.draft is None or steps == 0 else self._draft_curve_s(load, steps),
+        )
+        ratio = self._target.ratios()[self.curve.target.index_of(num_tokens)]
+        expected = PartTimes(
+            target_s=curve_s.target_s * float(ratio),
+            verify_s=self._verify_s(load, num_tokens),
+            draft_s=self.draft_s(load, steps=steps),
+        )
+        return curve_s, expected
+
+    def observe_target(self, num_tokens: int, *, predicted_s: float, measured_s: float) -> None:
+        """A target step over `num_tokens`; `predicted_s` is the curve's."""
+        if self.adapt:
+            index = int(self.curve.target.index_of(num_tokens))
+            self._target.observe(index, predicted_s=predicted_s, measured_s=measured_s)
+
+    def observe_verify(self, load: RoundLoad, *, predicted_s: float, measured_s: float) -> None:
+        """Verification of a round's requests."""
+        if self.adapt:
+            self._verify[load.sampled].observe(
+                self._verify_bucket(load), predicted_s=predicted_s, measured_s=measured_s
+            )
+
+    def observe_draft(self, load: RoundLoad, *, predicted_s: float, measured_s: float) -> None:
+        """Drafting one block for every request."""
+        if self.adapt and self.curve.draft is not None:
+            self._draft.observe(self._draft_bucket(load), predicted_s=predicted_s, measured_s=measured_s)
+
+    def _target_s(self, num_tokens: IntArray, load: RoundLoad, *, load_tokens: IntArray | int) -> FloatArray:
+        """Curve times of batches of `num_tokens`, behind the load of a batch of `load_tokens`."""
+        return self.curve.step_time_s(
+            num_tokens, load.context_tokens + load_tokens, longest_context=load.longest_context
+        )
+
+    def _ratios(self, curve_s: FloatArray, first: int) -> FloatArray:
+        """curve_s [B] of the buckets from index `first` on, under one load -> what to multiply their times by."""
+        if not self.adapt:
+            return np.ones(len(curve_s))
+        part = slice(first, first + len(curve_s))
+        samples = self._target.samples()[part]
+        doubt = 1 - _DOUBT * _DOUBTFUL_SAMPLES / (_DOUBTFUL_SAMPLES + samples)
+        corrected = curve_s * self._target.ratios()[part] * doubt
+        # Pair by pair: a larger bucket (column) may be faster than a smaller one (row) by what the curve says only.
+        falls = np.minimum(curve_s[None, :] - curve_s[:, None], 0)
+        least = np.where(np.tri(len(corrected), dtype=bool).T, corrected[:, None] + falls, 0)
+        return least.max(axis=0) / curve_s
+
+    def _verify_s(self, load: RoundLoad, num_tokens: int) -> float:
+        return self._verify_curve_s(load, num_tokens) * float(
+            self._verify[load.sampled].ratios()[self._verify_bucket(load)]
+        )
+
+    def _verify_curve_s(self, load: RoundLoad, num_tokens: int) -> float:
+        return float(self.curve.verification_time_s(load.num_requests, num_tokens, sampled=load.sampled))
+
+    def _verify_bucket(self, load: RoundLoad) -> int:
+        stairs = self.curve.verify_sampled if load.sampled else self.curve.verify_greedy
+        return int(stairs.index_of(load.num_requests))
+
+    def _draft_curve_s(self, load: RoundLoad, steps: int) -> float:
+        seen = load.context_tokens + load.num_requests * self.curve.block_size
+        full = float(self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context))
+        if self._draft_step_s is None:
+            return full
+        return full - (self.curve.block_size - steps) * float(self._draft_step_s[self._draft_bucket(load)])
+
+    def _draft_bucket(self, load: RoundLoad) -> int:
+        assert self.curve.draft is not None
+        return int(self.curve.draft.index_of(load.num_requests))
