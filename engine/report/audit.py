@@ -11,6 +11,8 @@ from dspark.calibration import PredictionMetrics, Traces, confidence, prediction
 
 HEAD, CALIBRATED, ORACLE = "head", "head_calibrated", "oracle_acceptance"
 
+FEWEST_OUTCOMES = 10
+
 # What each predictor is called on the page.
 LABELS = {
     HEAD: "confidence head, T = 1",
@@ -31,6 +33,11 @@ class PositionScore:
     auc: float | None
     ece: float | None
     ece_null_high: float | None
+
+    @property
+    def telling(self) -> bool:
+        """Were enough of either outcome seen for the numbers to say something?"""
+        return min(self.accepted, self.rounds - self.accepted) >= FEWEST_OUTCOMES
 
 
 @dataclass(frozen=True, slots=True)

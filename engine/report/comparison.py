@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dspark.calibration import Proportion, acceptance_by_position
 from dspark.calibration.plots import draw_acceptance
 from dspark.engine.report.frontier import ASYNC, Frontier
 from dspark.engine.report.looks import MOST_SERIES, series_look
 from dspark.engine.report.panel import Panel, Table, legend, shown
-from dspark.engine.report.plots import draw_throughput
+from dspark.engine.report.plots import draw_throughput, label_plainly
 from dspark.engine.report.section import Section
 from dspark.engine.report.words import joined
 from dspark.profiles import Profile
@@ -56,7 +58,7 @@ def _acceptance(runs: Sequence[tuple[str, list[Proportion]]]) -> Panel:
     return Panel(
         name="compared_acceptance",
         title="Conditional acceptance of the runs",
-        sentence=f"Position 1 is accepted in {first}.",
+        sentence=f"Acceptance at position 1 is {first}.",
         alt=f"Line chart of acceptance against draft position, one line for each of {len(runs)} runs.",
         method="All rounds of each run; bars are 95 % Wilson intervals.",
         numbers={"runs": [{"run": name, "positions": positions} for name, positions in runs]},
@@ -71,7 +73,12 @@ def _curves(runs: Sequence[tuple[str, Profile]]) -> Panel:
         for i, (name, profile) in enumerate(runs):
             look = series_look(i + 1)
             draw_step_time(axes, profile.curve.reference_target, label=name, color=look.color, linestyle=look.linestyle)
-        axes.set_xlim(0, max(profile.curve.max_batch_tokens for _, profile in runs))
+        axes.set(xscale="log", yscale="log")
+        # A staircase begins at 0, which has no place here.
+        axes.set_xlim(0.8, max(profile.curve.max_batch_tokens for _, profile in runs))
+        drawn = np.concatenate([profile.curve.reference_target.time_s for _, profile in runs])
+        axes.set_ylim(0.8e3 * drawn.min(), 1.25e3 * drawn.max())
+        label_plainly(axes)
         legend(figure, [axes])
 
     limit = min(profile.curve.max_batch_tokens for _, profile in runs)
@@ -84,7 +91,7 @@ def _curves(runs: Sequence[tuple[str, Profile]]) -> Panel:
         name="compared_step_curves",
         title="Step curves of the runs",
         sentence=f"A target step over {limit:,} packed tokens takes {last}.",
-        alt=f"Staircases of milliseconds of a step against packed tokens, one for each of {len(runs)} runs.",
+        alt=f"Staircases of milliseconds of a step against packed tokens, both axes logarithmic, {len(runs)} runs.",
         method="Each at its own reference context; bands are the 20th to 80th percentile of repeats.",
         numbers={"runs": [name for name, _ in runs], "batch_tokens": sizes, "step_time_s": times},
         table=Table(

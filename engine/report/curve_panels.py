@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.report import words
-from dspark.engine.report.frontier import ASYNC, MOST_CONCURRENT, Frontier
+from dspark.engine.report.frontier import ASYNC, MOST_CONCURRENT, REPEATS, Frontier, are_apart
 from dspark.engine.report.panel import Panel, Table, legend
 from dspark.engine.report.plots import draw_budget, draw_frontier
 from dspark.engine.report.rounds import Sample
@@ -56,6 +56,7 @@ def step_curve_panel(profile: Profile) -> Panel:
 
 def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, calibrated: bool) -> list[Panel]:
     """Throughput against speed per user, and the verification budget against concurrency."""
+    repeats = "with different requests each" if are_apart(frontier.requests) else "of the same requests"
     method = (
         f"{words.plural(frontier.blocks, 'full block')} of {words.plural(frontier.requests, 'request')} "
         f"({sample.description}) are resampled: each place in the batch takes recorded requests at random, one after "
@@ -65,8 +66,8 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         f"{'calibrated' if calibrated else 'uncalibrated'} confidences, and the profile says what a round costs behind "
         f"{frontier.setting.context_tokens:,} tokens of context, verification "
         f"{'sampled' if frontier.setting.sampled else 'greedy'}. `fixed:k` pays for drafting a whole block. The bound "
-        "is a scheduler that knows every outcome beforehand. Intervals come from repeats with fresh draws, the same "
-        "for every policy."
+        "knows every outcome beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
+        f"intervals (95 %, Student's t) come from {REPEATS} repeats {repeats}."
     )
     if frontier.concurrency_limit < MOST_CONCURRENT:
         method += f" The profile covers {words.plural(frontier.concurrency_limit, 'request')} at once and no more."

@@ -1,6 +1,7 @@
 """Recorded blocks replayed through the scheduler against the measured step curve, from few to many requests at once.
 
-All policies see the same draws; repeats with fresh ones say how far the numbers can be trusted.
+All policies see the same draws. Repeats rest on different requests, as far as there are enough, so that the spread of
+repeats says how far the numbers can be trusted, the choice of recorded requests included.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from dspark.profiles import Profile, StepCurve
 ASYNC, ORACLE = "async", "oracle"
 MOST_CONCURRENT = 512
 
-# Repeats give the interval; in each, about this many blocks are drawn, in at least so many rounds and at most so many.
+# In each repeat about this many blocks are drawn, in at least so many rounds and at most so many.
 REPEATS = 4
 _BLOCKS, _FEWEST_ROUNDS, _MOST_ROUNDS = 4096, 64, 512
+# With fewer requests a repeat, all of them serve in every repeat.
+_FEWEST_REQUESTS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,23 +136,43 @@ def replayed(
     setting: ReplaySetting,
 ) -> list[ReplayResult]:
     """The repeats of one policy at one concurrency, with confidence_logits [N, G] in place of the recorded ones."""
-    blocks = ReplayBlocks.of(
-        request=full.request, accepted=full.accepted, confidence_logits=confidence_logits, temperatures=temperatures
-    )
     rounds = int(np.clip(_BLOCKS // concurrency, _FEWEST_ROUNDS, _MOST_ROUNDS))
-    return [
-        replay(
-            blocks,
-            setting.curve,
-            policy=policy,
-            concurrency=concurrency,
-            rng=np.random.default_rng([setting.seed, concurrency, repeat]),
-            rounds=rounds,
-            context_tokens=setting.context_tokens,
-            sampled=setting.sampled,
+    results = []
+    for repeat, rows in enumerate(_parts(full.request, setting.seed)):
+        blocks = ReplayBlocks.of(
+            request=full.request[rows],
+            accepted=full.accepted[rows],
+            confidence_logits=confidence_logits[rows],
+            temperatures=temperatures,
         )
-        for repeat in range(REPEATS)
-    ]
+        rng = np.random.default_rng([setting.seed, concurrency, repeat])
+        results.append(
+            replay(
+                blocks,
+                setting.curve,
+                policy=policy,
+                concurrency=concurrency,
+                rng=rng,
+                rounds=rounds,
+                context_tokens=setting.context_tokens,
+                sampled=setting.sampled,
+            )
+        )
+    return results
+
+
+def are_apart(num_requests: int) -> bool:
+    """Are there enough requests for every repeat to have its own?"""
+    return num_requests >= REPEATS * _FEWEST_REQUESTS
+
+
+def _parts(request: NDArray[np.int64], seed: int) -> list[NDArray[np.bool_]]:
+    """request [N] -> the rows of each repeat [N]: random, equal shares of the requests, or all rows in every repeat."""
+    requests, index = np.unique(request, return_inverse=True)
+    if not are_apart(requests.size):
+        return [np.ones(len(request), dtype=bool)] * REPEATS
+    share = np.random.default_rng(seed).permutation(requests.size) % REPEATS
+    return [share[index] == repeat for repeat in range(REPEATS)]
 
 
 def _context_tokens(full: Traces, curve: StepCurve) -> int:

@@ -64,10 +64,10 @@ def draw_sweep_rate(axes: Axes, sweeps: Sequence[ThresholdSweep]) -> None:
 
 
 def draw_scores(axes: Axes, scores: Sequence[SignalScores], measure: str) -> None:
-    """`auc` or `ece` of every predictor against draft position."""
+    """`auc` or `ece` of every predictor against draft position, where enough of either outcome was seen to tell."""
     for i, signal in enumerate(scores):
         look = series_look(i)
-        points = [(p.position, getattr(p, measure)) for p in signal.positions if getattr(p, measure) is not None]
+        points = [(p.position, getattr(p, measure)) for p in signal.positions if p.telling]
         x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
         axes.plot(
             x, y, color=look.color, marker=look.marker, linestyle=look.linestyle, markersize=4, label=signal.label
@@ -100,7 +100,7 @@ def draw_throughput(axes: Axes, line: FrontierLine, *, label: str, look: Look) -
         label=label,
     )
     axes.set(xscale="log", yscale="log", xlabel="tokens a second per user", ylabel="tokens a second")
-    _label_plainly(axes)
+    label_plainly(axes)
 
 
 def draw_budget(axes: Axes, lines: Sequence[FrontierLine]) -> None:
@@ -124,8 +124,8 @@ def draw_budget(axes: Axes, lines: Sequence[FrontierLine]) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
 
 
-def _label_plainly(axes: Axes) -> None:
-    """1,000 in place of a power, at 1, 2 and 5 of each decade."""
+def label_plainly(axes: Axes) -> None:
+    """On logarithmic axes, 1,000 in place of a power, at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):

@@ -12,7 +12,7 @@ from dspark.calibration import Calibration, Traces
 from dspark.calibration.plots import draw_acceptance
 from dspark.engine.report import words
 from dspark.engine.report.acceptance import AcceptanceLengths, dataset_acceptance
-from dspark.engine.report.audit import SignalScores, audit
+from dspark.engine.report.audit import FEWEST_OUTCOMES, SignalScores, audit
 from dspark.engine.report.drift import Drift, drift
 from dspark.engine.report.looks import MOST_SERIES, series_look
 from dspark.engine.report.panel import MissingPanel, Panel, Table, legend, shown
@@ -136,7 +136,8 @@ def audit_panel(sample: Sample, calibration: Calibration | None, *, rng: np.rand
         alt="Two line charts against draft position: ROC-AUC and ECE of each predictor of acceptance.",
         method=(
             "Each position on the rounds that reached it, every predictor on the same ones. The top-2 margin is taken "
-            "as a probability for its ECE, which it is not meant to be; AUC asks for order only." + missing
+            "as a probability for its ECE, which it is not meant to be; AUC asks for order only. Positions with fewer "
+            f"than {FEWEST_OUTCOMES} of either outcome are in the table only." + missing
         ),
         numbers={"sample": sample.description, "held_out": sample.held_out, "signals": scores},
         table=_audit_table(scores),

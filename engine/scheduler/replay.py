@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dspark.engine.scheduler.allocation import allocate
-from dspark.engine.scheduler.capacity import best_budget
 from dspark.engine.scheduler.history import SurvivalHistory
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import ScheduleView, parse_policy
@@ -104,7 +103,7 @@ def replay(
     """Throughput of `policy` with `concurrency` requests at any time.
 
     Args:
-        policy: as `--policy` spells it, or `oracle`, which knows every block's outcome.
+        policy: as `--policy` spells it, or `oracle`, which knows all outcomes: no schedule is faster.
         rng: equal generators give different policies equal blocks.
         rounds: None: as many as make the spread small, 200 to 4,000.
         context_tokens: visible tokens of each request; None: the curve's reference.
@@ -119,19 +118,19 @@ def replay(
     context = curve.reference_context_tokens if context_tokens is None else context_tokens
     load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
     draws = _draw(blocks, concurrency, rounds, rng)
+    counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):
         lengths, drafts = _planned(blocks, curve, draws, load, causal=policy == "causal")
+    elif policy == "oracle":
+        lengths, drafts = _best(blocks, curve, draws, load, counted=counted)
     else:
-        lengths = _oracle(blocks, curve, draws, load) if policy == "oracle" else _fixed(blocks, draws, policy)
-        drafts = np.full(rounds, policy != "none")
+        lengths, drafts = _fixed(blocks, draws, policy), np.full(rounds, policy != "none")
     accepted = np.minimum(blocks.accepted[draws.rows], lengths)
     batch = concurrency + lengths.sum(axis=1)
     most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
     clock = RoundClock(curve, adapt=False)
     time_s = clock.step_times_s(load, most_tokens=most)[batch - concurrency]
     time_s = time_s + drafts * clock.draft_s(load, steps=blocks.gamma)
-
-    counted = slice(int(_WARM_UP * rounds), None)
     tokens = accepted[counted].sum() + accepted[counted].size
     tokens_per_s = float(tokens / time_s[counted].sum())
     return ReplayResult(
@@ -170,18 +169,40 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     return parse_policy(policy, blocks.gamma).lengths(view)[draws.rows]
 
 
-def _oracle(blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad) -> IntArray:
-    """Lengths [N, R] when every block's outcome is known: the best number of tokens that will all be accepted."""
-    most = min(load.num_requests * (1 + blocks.gamma), curve.max_batch_tokens)
+def _best(
+    blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad, *, counted: slice
+) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Lengths [N, R], and which rounds draft, of the largest throughput that any schedule of these blocks can have.
+
+    A schedule of throughput t is the best one if no round of another gains more than t tokens a second of its time:
+    each round takes what it gains most by, at the throughput so far, until that no longer rises (Dinkelbach 1967). A
+    budget may be larger than what will be accepted, where that leads to a faster bucket.
+    """
+    requests, gamma = load.num_requests, blocks.gamma
     clock = RoundClock(curve, adapt=False)
-    round_s = clock.step_times_s(load, most_tokens=most) + clock.draft_s(load, steps=blocks.gamma)
+    step_s = clock.step_times_s(load, most_tokens=min(requests * (1 + gamma), curve.max_batch_tokens))
+    # A last choice is not to draft, and so to verify nothing.
+    time_s = np.append(step_s + clock.draft_s(load, steps=gamma), step_s[0])
+    budgets = np.append(np.arange(len(step_s)), 0)
     accepted = blocks.accepted[draws.rows]
-    lengths = np.empty_like(accepted)
-    for i, passing in enumerate(accepted):
-        gain = np.arange(min(passing.sum() + 1, len(round_s)), dtype=np.float64)
-        left = best_budget(gain, round_s, num_requests=load.num_requests)
-        lengths[i] = np.clip(left - (np.cumsum(passing) - passing), 0, passing)
-    return lengths
+    passing, which = np.unique(accepted.sum(axis=1), return_inverse=True)
+    tokens = requests + np.minimum(budgets, passing[:, None])  # [sums, choices]
+    reached = 0.0
+    while True:
+        choice = np.argmax(tokens - reached * time_s, axis=1)[which]
+        emitted, spent_s = tokens[which, choice][counted].sum(), time_s[choice][counted].sum()
+        if emitted / spent_s <= reached * (1 + 1e-12):
+            break
+        reached = emitted / spent_s
+    budget = budgets[choice][:, None]
+    useful = _filled(budget, accepted)
+    rest = budget - useful.sum(axis=1, keepdims=True)
+    return useful + _filled(rest, gamma - accepted), choice < len(step_s)
+
+
+def _filled(budget: IntArray, room: IntArray) -> IntArray:
+    """budget [N, 1] given to room [N, R] from the first request on -> [N, R]."""
+    return np.clip(budget - (np.cumsum(room, axis=1) - room), 0, room)
 
 
 def _planned(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from profile_samples import make_profile
-from report_samples import PAIR, decode_metrics, make_rounds, make_run
+from report_samples import PAIR, blank, decode_metrics, make_rounds, make_run
 
 from dspark.calibration import write_traces
 from dspark.cli.main import main
-from dspark.engine.report import frontier
+from dspark.engine.report import frontier, job
 from dspark.profiles import save_profile
 
 
@@ -23,6 +23,11 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(frontier, "_BLOCKS", 64)
     monkeypatch.setattr(frontier, "_FEWEST_ROUNDS", 16)
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch):
+    monkeypatch.setattr(job, "render", blank)
 
 
 def test_no_arguments_report_on_the_work_directory(capsys):
@@ -41,7 +46,7 @@ def test_no_arguments_report_on_the_work_directory(capsys):
     assert "\x1b" not in captured.err
 
 
-def test_folders_are_compared_and_the_report_goes_where_it_is_told(capsys):
+def test_folders_are_compared_and_the_report_goes_where_it_is_told(capsys, blank_pictures):
     for name in ("one", "two"):
         make_run(Path(name), rounds=100)
     assert main(["report", "one", "two", "--output", "both", "--quiet"]) == 0
@@ -53,7 +58,7 @@ def test_folders_are_compared_and_the_report_goes_where_it_is_told(capsys):
     assert not Path("dspark-out").exists()
 
 
-def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys):
+def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys, blank_pictures):
     Path("w").mkdir()
     save_profile(make_profile(), Path("w/profile.json"))
     assert main(["report", "--workdir", "w"]) == 0
@@ -63,7 +68,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys):
     assert Path("w/report/step_curve.png").exists()
 
 
-def test_a_seed_makes_the_numbers_and_a_configuration_file_can_set_it():
+def test_a_seed_makes_the_numbers_and_a_configuration_file_can_set_it(blank_pictures):
     make_run(Path("w"), rounds=100)
     Path("c.toml").write_text('workdir = "w"\n[report]\nseed = 5\n')
     assert main(["report", "--config", "c.toml", "--quiet"]) == 0
@@ -125,9 +130,7 @@ def test_what_cannot_be_reported_is_one_sentence_and_leaves_nothing(prepare, cap
 def test_an_output_that_is_no_folder_is_refused_before_anything_is_computed(capsys, monkeypatch):
     make_run(Path("dspark-out"), rounds=50)
     Path("taken").write_text("")
-    import dspark.engine.report.job
-
-    monkeypatch.setattr(dspark.engine.report.job, "make_report", None)
+    monkeypatch.setattr(job, "make_report", None)
     assert main(["report", "--output", "taken"]) == 2
     assert "cannot create taken" in capsys.readouterr().err
 
@@ -141,12 +144,11 @@ def test_an_interrupt_leaves_the_report_before(capsys, monkeypatch):
     make_run(Path("dspark-out"), rounds=50)
     Path("dspark-out/report").mkdir()
     Path("dspark-out/report/index.html").write_text("before")
-    import dspark.engine.report.job
 
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dspark.engine.report.job, "make_report", interrupted)
+    monkeypatch.setattr(job, "make_report", interrupted)
     assert main(["report"]) == 130
     assert "still the one before" in capsys.readouterr().err
     assert Path("dspark-out/report/index.html").read_text() == "before"

@@ -7,7 +7,14 @@ import pytest
 from profile_samples import CONTEXT, GAMMA, make_profile
 from report_samples import make_rounds
 
-from dspark.engine.report.frontier import concurrency_steps, policies_for, policy_frontier
+from dspark.engine.report.frontier import (
+    ReplaySetting,
+    _parts,
+    concurrency_steps,
+    policies_for,
+    policy_frontier,
+    replayed,
+)
 
 ONES = np.ones(GAMMA)
 PROFILE = make_profile()
@@ -43,10 +50,37 @@ def test_fixed_lengths_emit_what_is_accepted_in_the_time_of_their_bucket(constan
         assert line.verified_per_request[i] == length
 
 
-def test_the_bound_is_the_best_number_of_tokens_known_to_pass(constant):
+def test_the_bound_is_the_best_budget_for_a_known_outcome(constant):
     for i, requests in enumerate(constant.concurrency):
-        best = max((requests + m) / round_s(requests, requests + m) for m in range(requests * ACCEPTED + 1))
+        passing = requests * ACCEPTED
+        drafted = [(requests + min(m, passing)) / round_s(requests, requests + m) for m in range(requests * GAMMA + 1)]
+        best = max(*drafted, requests / round_s(requests, requests, drafts=False))
         assert constant.line("oracle").tokens_per_s[i] == pytest.approx(best)
+
+
+def test_repeats_rest_on_different_requests_if_there_are_enough():
+    request = np.arange(160) // 10
+    shares = _parts(request, 0)
+    assert [np.unique(request[rows]).size for rows in shares] == [4] * 4
+    assert (sum(rows.astype(int) for rows in shares) == 1).all()
+    assert all(rows.all() for rows in _parts(request[:150], 0))
+
+
+def test_the_spread_of_repeats_covers_the_choice_of_requests():
+    """Requests that differ and blocks that do not: all of the error is in which requests were recorded."""
+    covered = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        accepted = np.repeat(rng.integers(0, 2, size=32), 10) * GAMMA
+        traces, setting = make_rounds(320, accepted=accepted), ReplaySetting(PROFILE.curve, CONTEXT, False, seed)
+        results = replayed(traces, traces.confidence_logits, ONES, "fixed:7", 1, setting)
+        speeds = np.array([result.tokens_per_s for result in results])
+        # Student's t with 3 degrees of freedom leaves 2.5 % beyond 3.1824.
+        margin = 3.1824 * speeds.std(ddof=1) / 2
+        # Half of all requests accept everything.
+        covered += abs(speeds.mean() - (1 + GAMMA / 2) / round_s(1, 8)) <= margin
+    # 95 % of 20, give or take: fewer than 15 has a chance of 1 in 3,000.
+    assert covered >= 15
 
 
 def test_equal_seeds_give_equal_numbers_and_others_do_not():

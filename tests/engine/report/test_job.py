@@ -10,13 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from profile_samples import GAMMA, make_profile
-from report_samples import decode_metrics, make_rounds, make_run
+from report_samples import blank, decode_metrics, make_rounds, make_run
 
 from dspark.calibration import calibrate, read_traces, save_calibration, write_traces
 from dspark.engine.jobs import strict_json
+from dspark.engine.report import job
 from dspark.engine.report.job import make_report, save_report
 from dspark.engine.report.run import load_runs
 from dspark.profiles import load_profile, save_profile
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch):
+    monkeypatch.setattr(job, "render", blank)
 
 
 def report_of(*folders):
@@ -31,7 +37,7 @@ def numbers(value):
     return [value] if isinstance(value, float) else []
 
 
-def test_the_summary_holds_the_numbers_of_every_figure(tmp_path):
+def test_the_summary_holds_the_numbers_of_every_figure(tmp_path, blank_pictures):
     folder = make_run(tmp_path / "run")
     traces, curve = read_traces([folder / "traces.parquet"]), load_profile(folder / "profile.json").curve
     report = report_of(folder)
@@ -72,11 +78,10 @@ def test_the_summary_holds_the_numbers_of_every_figure(tmp_path):
     assert all(math.isfinite(n) for n in numbers(summary))
 
 
-def test_the_same_artefacts_and_seed_give_the_same_report(tmp_path):
+def test_the_same_artefacts_and_seed_give_the_same_report(tmp_path, blank_pictures):
     folder = make_run(tmp_path / "run", rounds=100)
     one, other = report_of(folder), report_of(folder)
     assert (one.page, one.summary) == (other.page, other.summary)
-    assert [figure.picture for figure in one.figures] == [figure.picture for figure in other.figures]
 
 
 def test_files_of_an_earlier_report_go_and_those_of_others_stay(tmp_path, whole_report):
@@ -117,7 +122,7 @@ def test_a_list_of_files_that_is_not_ours_removes_nothing(tmp_path, whole_report
     assert (target / "a.png").exists() and (tmp_path / "outside.png").exists()
 
 
-def test_what_is_missing_is_named_with_what_makes_it(tmp_path):
+def test_what_is_missing_is_named_with_what_makes_it(tmp_path, blank_pictures):
     save_profile(make_profile(), tmp_path / "profile.json")
     (run,) = report_of(tmp_path).summary["runs"]
     assert list(run["figures"]) == ["step_curve"]
@@ -137,7 +142,7 @@ def test_what_is_missing_is_named_with_what_makes_it(tmp_path):
     assert run["verdict"] is None
 
 
-def test_metrics_of_a_decode_alone_show_its_lengths(tmp_path):
+def test_metrics_of_a_decode_alone_show_its_lengths(tmp_path, blank_pictures):
     (tmp_path / "decode.metrics.json").write_text(json.dumps(decode_metrics()))
     (run,) = report_of(tmp_path).summary["runs"]
     assert run["figures"]["acceptance_lengths"]["lengths"][0]["counts"] == [3, 2, 1]
