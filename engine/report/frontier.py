@@ -6,7 +6,7 @@ repeats says how far the numbers can be trusted, the choice of recorded requests
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,13 +110,14 @@ def policy_frontier(
         sampled=bool(np.any(full.temperature > 0)),
         seed=seed,
     )
+    parts = replay_parts(full, full.confidence_logits, temperatures, seed=seed)
     names = policies_for(traces.gamma)
     lines = []
     for i, policy in enumerate(names):
         cells = []
         for j, concurrency in enumerate(steps):
             progress("Replaying policies", i * len(steps) + j, len(names) * len(steps))
-            cells.append(replayed(full, full.confidence_logits, temperatures, policy, concurrency, setting))
+            cells.append(replayed(parts, policy, concurrency, setting))
         lines.append(_line(policy, steps, cells))
     return Frontier(
         lines=tuple(lines),
@@ -127,38 +128,39 @@ def policy_frontier(
     )
 
 
-def replayed(
-    full: Traces,
-    confidence_logits: NDArray[np.floating],
-    temperatures: NDArray[np.float64],
-    policy: str,
-    concurrency: int,
-    setting: ReplaySetting,
-) -> list[ReplayResult]:
-    """The repeats of one policy at one concurrency, with confidence_logits [N, G] in place of the recorded ones."""
-    rounds = int(np.clip(_BLOCKS // concurrency, _FEWEST_ROUNDS, _MOST_ROUNDS))
-    results = []
-    for repeat, rows in enumerate(_parts(full.request, setting.seed)):
-        blocks = ReplayBlocks.of(
+def replay_parts(
+    full: Traces, confidence_logits: NDArray[np.floating], temperatures: NDArray[np.float64], *, seed: int
+) -> list[ReplayBlocks]:
+    """The blocks of each repeat, with confidence_logits [N, G] in place of the recorded ones."""
+    return [
+        ReplayBlocks.of(
             request=full.request[rows],
             accepted=full.accepted[rows],
             confidence_logits=confidence_logits[rows],
             temperatures=temperatures,
         )
-        rng = np.random.default_rng([setting.seed, concurrency, repeat])
-        results.append(
-            replay(
-                blocks,
-                setting.curve,
-                policy=policy,
-                concurrency=concurrency,
-                rng=rng,
-                rounds=rounds,
-                context_tokens=setting.context_tokens,
-                sampled=setting.sampled,
-            )
+        for rows in _parts(full.request, seed)
+    ]
+
+
+def replayed(
+    parts: Sequence[ReplayBlocks], policy: str, concurrency: int, setting: ReplaySetting
+) -> list[ReplayResult]:
+    """The repeats of one policy at one concurrency."""
+    rounds = int(np.clip(_BLOCKS // concurrency, _FEWEST_ROUNDS, _MOST_ROUNDS))
+    return [
+        replay(
+            blocks,
+            setting.curve,
+            policy=policy,
+            concurrency=concurrency,
+            rng=np.random.default_rng([setting.seed, concurrency, repeat]),
+            rounds=rounds,
+            context_tokens=setting.context_tokens,
+            sampled=setting.sampled,
         )
-    return results
+        for repeat, blocks in enumerate(parts)
+    ]
 
 
 def are_apart(num_requests: int) -> bool:

@@ -98,7 +98,10 @@ def _about_rounds(run: Run, panels: list[Panel], missing: list[MissingPanel], se
         panels.append(sweep)
     panels.append(audit_panel(sample, run.calibration, rng=rng))
     found = drift_panel(traces, temperatures, rng=rng)
-    (panels if isinstance(found, Panel) else missing).append(found)  # type: ignore[arg-type]
+    if isinstance(found, Panel):
+        panels.append(found)
+    else:
+        missing.append(found)
 
 
 def _replay(

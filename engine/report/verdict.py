@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dspark.calibration import Traces
 from dspark.engine.report.counterfactual import recalibrated_logits, true_logits
-from dspark.engine.report.frontier import ASYNC, ORACLE, Frontier, FrontierLine, replayed
+from dspark.engine.report.frontier import ASYNC, ORACLE, Frontier, FrontierLine, replay_parts, replayed
 from dspark.engine.report.rounds import full_blocks
 from dspark.engine.report.words import joined
 from dspark.profiles import Profile
@@ -201,7 +201,9 @@ def _limit(
 
 def _gain_with(logits: NDArray[np.float64], frontier: Frontier, full: Traces, index: int, against: str) -> float:
     """Gain of `async` with other confidences at the `index`-th concurrency."""
-    results = replayed(full, logits, np.ones(full.gamma), ASYNC, frontier.concurrency[index], frontier.setting)
+    setting = frontier.setting
+    parts = replay_parts(full, logits, np.ones(full.gamma), seed=setting.seed)
+    results = replayed(parts, ASYNC, frontier.concurrency[index], setting)
     reference = np.array(frontier.line(against).repeats_tokens_per_s[index])
     return float(np.mean(np.array([result.tokens_per_s for result in results]) / reference - 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dspark.calibration import Calibration, PredictionMetrics
+from dspark.calibration import PredictionMetrics
 from dspark.engine.report.acceptance import AcceptanceLengths, DatasetAcceptance
 from dspark.engine.report.audit import CALIBRATED, HEAD, ORACLE, SignalScores
 from dspark.engine.report.drift import Drift
@@ -25,11 +25,6 @@ def joined(parts: Iterable[str]) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def about_calibration(calibration: Calibration) -> str:
-    """Before and after, on the rounds that the calibration was judged on."""
-    return calibration.verdict
 
 
 def about_raw_reliability(metrics: Sequence[PredictionMetrics]) -> str:

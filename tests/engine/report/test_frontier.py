@@ -13,6 +13,7 @@ from dspark.engine.report.frontier import (
     concurrency_steps,
     policies_for,
     policy_frontier,
+    replay_parts,
     replayed,
 )
 
@@ -72,8 +73,9 @@ def test_the_spread_of_repeats_covers_the_choice_of_requests():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         accepted = np.repeat(rng.integers(0, 2, size=32), 10) * GAMMA
-        traces, setting = make_rounds(320, accepted=accepted), ReplaySetting(PROFILE.curve, CONTEXT, False, seed)
-        results = replayed(traces, traces.confidence_logits, ONES, "fixed:7", 1, setting)
+        traces = make_rounds(320, accepted=accepted)
+        parts = replay_parts(traces, traces.confidence_logits, ONES, seed=seed)
+        results = replayed(parts, "fixed:7", 1, ReplaySetting(PROFILE.curve, CONTEXT, False, seed))
         speeds = np.array([result.tokens_per_s for result in results])
         # Student's t with 3 degrees of freedom leaves 2.5 % beyond 3.1824.
         margin = 3.1824 * speeds.std(ddof=1) / 2

@@ -212,3 +212,29 @@ def test_importing_and_making_a_report_loads_no_torch(tmp_path):
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder)], cwd=Path(__file__).parent).returncode == 0
+
+
+def test_the_manifest_says_what_made_the_numbers(tmp_path, blank_pictures):
+    folder = make_run(tmp_path / "run")
+    (folder / "decode.metrics.json").write_text(json.dumps(decode_metrics()))
+    report = make_report(load_runs([folder]), seed=7)
+    about = report.summary["manifest"]
+    assert about["seed"] == 7
+    (run,) = about["runs"]
+    assert run["profile"] == {
+        "device": "a CPU",
+        "dtype": "float32",
+        "runner": "eager",
+        "torch": "2.13.0",
+        "spread": 0.01,
+    }
+    assert (run["calibration"]["rounds fitted on"], run["calibration"]["rounds held out"]) == (280, 120)
+    assert run["traces"] == {"rounds": 400, "acceptance": "rejection"}
+    assert run["decode"] == {"torch": "2.13.0"}
+    assert "device a CPU, dtype float32" in report.page
+
+
+@pytest.mark.parametrize("made", [None, [], "text", {"torch": None}], ids=str)
+def test_a_decode_without_a_manifest_is_reported_all_the_same(tmp_path, blank_pictures, made):
+    (tmp_path / "decode.metrics.json").write_text(json.dumps(decode_metrics() | {"manifest": made}))
+    assert report_of(tmp_path).summary["manifest"]["runs"][0]["decode"] == {}
