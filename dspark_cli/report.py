@@ -90,7 +90,15 @@ def _render(made: Report, output: Path, sink: Sink) -> None:
     for run in runs:
         prefix = f"{run['run']}: " if len(runs) > 1 else ""
         rows.append((f"{prefix}figures", ", ".join(run["figures"]) or "none"))
-        rows += [(f"{prefix}missing", f"{m['name']}: {m['reason']} {m['remedy']}") for m in run["missing"]]
+        rows += [(f"{prefix}missing", line) for line in _missing(run["missing"])]
         if run["verdict"] is not None:
             rows += [(f"{prefix}verdict", sentence) for sentence in run["verdict"]["sentences"]]
     sink.table("report", [*rows, ("page", str(page)), ("numbers", str(summary))])
+
+
+def _missing(entries: list[dict[str, str]]) -> list[str]:
+    """A line for each reason, with the figures that it keeps from being made."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        names.setdefault(f"{entry['reason']} {entry['remedy']}", []).append(entry["name"])
+    return [f"{', '.join(figures)}: {why}" for why, figures in names.items()]

@@ -195,7 +195,7 @@ def _limit(
         return HEAD, f"how well the confidence head tells. {start}."
     return (
         DRAFTER,
-        f"the drafter; its confidences are about as good as can be. {drafts}, {_draft_cost(frontier)}. {start}.",
+        f"the drafter; its confidences are about as good as can be. {drafts}, and {_draft_cost(frontier)}. {start}.",
     )
 
 

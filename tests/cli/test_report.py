@@ -63,8 +63,11 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys, blank_pi
     save_profile(make_profile(), Path("w/profile.json"))
     assert main(["report", "--workdir", "w"]) == 0
     told = capsys.readouterr().err
-    assert "acceptance: There is no traces.parquet." in " ".join(told.replace("│", " ").split())
-    assert "dspark calibrate --workdir w" in " ".join(told.replace("│", " ").split())
+    lines = " ".join(told.replace("│", " ").replace("missing", " ").split())
+    assert (
+        "acceptance, acceptance_lengths, threshold_sweep, confidence_audit, drift, policy_frontier, "
+        "verification_budget: There is no traces.parquet. Run `dspark calibrate --workdir w`."
+    ) in lines
     assert Path("w/report/step_curve.png").exists()
 
 
