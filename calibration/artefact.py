@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -110,15 +111,18 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
         CalibrationError: the place cannot be written.
     """
     text = json.dumps(calibration_to_dict(calibration), indent=2, ensure_ascii=False, allow_nan=False)
-    unfinished = path.with_name(f".{path.name}.partial")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         unfinished.write_text(text + "\n", encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise CalibrationError(
             f"{path} cannot be written: {error.strerror or error}.", "Choose another place."
         ) from None
+    finally:
+        # Nothing is left of it after a success, and where its folder is a file there never was anything.
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def load_calibration(path: Path) -> Calibration:

@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def write_traces(traces: Traces, path: Path) -> None:
     """
     if path.suffix not in (".parquet", ".csv"):
         raise CalibrationError(f"{path} has no ending that traces are written as.", "Use `.parquet` or `.csv`.")
-    unfinished = path.with_name(f".{path.name}.partial")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if path.suffix == ".csv":
             traces_to_frame(traces).to_csv(unfinished, index=False)
@@ -72,10 +73,13 @@ def write_traces(traces: Traces, path: Path) -> None:
             _write_parquet(traces, unfinished)
         os.replace(unfinished, path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise CalibrationError(
             f"{path} cannot be written: {error.strerror or error}.", "Choose another place."
         ) from None
+    finally:
+        # Nothing is left of it after a success, and where its folder is a file there never was anything.
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def traces_to_frame(traces: Traces) -> pd.DataFrame:

@@ -88,7 +88,9 @@ def _about_selection(traces: Traces) -> list[str]:
             f"A stop or limit ended {ended:.0%} of the rounds inside the block; survival behind it is not known and "
             "left out, which favours rejections. Record with stop tokens ignored."
         )
-    trimmed = float(np.mean(traces.verified < traces.drafted))
+    # `fixed:K` is cut short by token limits alone, which know nothing of the block.
+    fixed = np.array([name.startswith("fixed:") for name in traces.policy.names], dtype=bool)
+    trimmed = float(np.mean((traces.verified < traces.drafted) & ~fixed[traces.policy.codes]))
     if trimmed > _LARGE_SHARE:
         found.append(
             f"{trimmed:.0%} of the rounds were verified short of what was drafted: deep positions rest on the rounds "
@@ -102,12 +104,14 @@ def _about_selection(traces: Traces) -> list[str]:
 
 def _about_fits(fits: Sequence[PositionFit], grid: TemperatureGrid) -> list[str]:
     found = []
+    left = [(position, fit) for position, fit in enumerate(fits, start=1) if not fit.fitted]
+    if left:
+        which = ", ".join(f"{position} ({fit.accepted} of {fit.observed})" for position, fit in left)
+        found.append(
+            f"Too few rounds reached these positions (accepted of reached); their temperatures were left at 1: {which}."
+            f" It takes {FEWEST_OBSERVED} rounds, {FEWEST_OUTCOMES} of either outcome."
+        )
     for position, fit in enumerate(fits, start=1):
-        if not fit.fitted:
-            found.append(
-                f"Position {position}: {fit.observed} rounds reached it, of which {fit.accepted} were accepted; its "
-                f"temperature was left at 1. It takes {FEWEST_OBSERVED} rounds, {FEWEST_OUTCOMES} of either outcome."
-            )
         if fit.on_edge:
             found.append(
                 f"Position {position}: its temperature {fit.temperature:.3g} is at the edge of the grid "

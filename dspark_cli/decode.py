@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from dspark.cli import options
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
+from dspark.cli.loading import load_engine, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
@@ -56,6 +56,15 @@ def decode(
             metavar="FILE",
             help="JSON, counts and speeds of the run. Default: beside the output, NAME.metrics.json for NAME.jsonl and "
             "NAME-metrics.json for any other NAME.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Record every round for `calibrate` and `report`, as .parquet or .csv; slower. Default: none.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
@@ -142,6 +151,7 @@ def decode(
         metrics_path,
         refuse_both,
     )
+    from dspark.engine.jobs.trace_file import TraceFile
     from dspark.engine.requests import SamplingParams
     from dspark.engine.scheduler.policies import parse_policy
 
@@ -187,6 +197,14 @@ def decode(
     with refusals.collected():
         if not (finished or beside_output):
             check_document(metrics, flag="--metrics")
+    trace_file = None
+    with refusals.collected(), flags_named(ctx):
+        if traces is not None:
+            drafter_name = drafter_for(target, drafter)
+            if NO_DRAFTER in (policy, drafter_name):
+                raise UsageError("traces are of drafted tokens, and nothing is drafted", "Leave --traces out.")
+            trace_file = TraceFile(traces, target, drafter_name)
+            check_document(traces, flag="--traces")
     if refusals:
         # Reading all of the input, or waiting for standard input, is not worth it any more.
         with refusals.collected():
@@ -197,6 +215,7 @@ def decode(
         output=output,
         metrics=metrics,
         sampling=sampling,
+        traces=trace_file,
         all_turns=all_turns,
         token_ids=token_ids,
         resume=resume,
@@ -227,36 +246,19 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
     with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
-            from dspark.engine.models.resolve import resolve_drafter, resolve_target
-            from dspark.engine.preflight import check_device, check_models
-
             if not finished:
+                from dspark.engine.preflight import check_device
+
                 with flags_named(ctx):
                     check_device(config)
-            target = resolve_target(config.target, progress=progress.step)
-            name = NO_DRAFTER if config.policy == "none" else drafter_for(config.target, config.drafter)
-            drafter = resolve_drafter(name, progress=progress.step)
+            models = resolve_models(config, progress)
             if finished:
                 from dspark.engine.jobs.finished import finished_summary, known_settings
 
-                return finished_summary(job, known_settings(config, target, drafter))
-            with flags_named(ctx):
-                check_models(config, target, drafter)
-            from dspark.engine import Engine
+                return finished_summary(job, known_settings(config, models.target, models.drafter))
+            engine, tokenizer = load_engine(ctx, models, progress, stop_strings=bool(job.sampling.stop))
             from dspark.engine.jobs.decode_job import decode_file
-            from dspark.engine.jobs.tokenizer import Tokenizer
 
-            progress.step("Loading the tokenizer")
-            tokenizer = Tokenizer.load(target)
-            if tokenizer is None and job.sampling.stop:
-                raise UsageError(
-                    f"--stop needs a tokenizer, and {target} has none",
-                    "Leave --stop out, or put the tokenizer's files into that folder.",
-                )
-            progress.step(f"Loading the models: {config.target}, drafter {name}")
-            folders = replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
-            with flags_named(ctx):
-                engine = Engine(folders, detokenizer=tokenizer)
             return decode_file(engine, tokenizer, job, progress).to_dict()
         except KeyboardInterrupt:
             raise Interrupted("interrupted", _how_to_go_on(job)) from None

@@ -15,8 +15,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from dspark.cli import options
+from dspark.cli.calibrate import calibrate
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
+from dspark.cli.export import export
+from dspark.cli.inspect import inspect as inspect_checkpoint
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
 from dspark.cli.report import report
@@ -56,7 +59,10 @@ app = typer.Typer(
 )
 app.command(cls=_Command)(decode)
 app.command(cls=_Command)(profile)
+app.command(cls=_Command)(calibrate)
 app.command(cls=_Command)(report)
+app.command(cls=_Command)(export)
+app.command("inspect", cls=_Command)(inspect_checkpoint)
 app.command(cls=_Command)(train)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +9,12 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.loading import resolve_models
 from dspark.engine.errors import UsageError
-from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
+from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
-    from dspark.cli.profile_progress import ProfileReporter
     from dspark.engine.config import EngineConfig
     from dspark.engine.profiling.settings import ProfileSettings
     from dspark.profiles import PredictionError, Profile
@@ -127,13 +126,15 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
         try:
             progress.step("Starting")
             from dspark.engine import Engine
-            from dspark.engine.preflight import check_device
+            from dspark.engine.preflight import check_device, check_models
             from dspark.engine.profiling.job import profile_engine
 
             with flags_named(ctx):
                 check_device(config)
             if config.load_format == "auto":
-                config = _resolved(config, progress)
+                models = resolve_models(config, progress)
+                check_models(config, models.target, models.drafter)
+                config = models.local
             progress.step("Loading the models")
             with flags_named(ctx):
                 engine = Engine(
@@ -145,17 +146,6 @@ def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, do
             raise Interrupted(
                 f"interrupted ({progress.last_step})", f"{kept}: half a profile is none. Run it again."
             ) from None
-
-
-def _resolved(config: EngineConfig, progress: ProfileReporter) -> EngineConfig:
-    """With folders in place of hub ids and aliases, of models that belong together."""
-    from dspark.engine.models.resolve import resolve_drafter, resolve_target
-    from dspark.engine.preflight import check_models
-
-    target = resolve_target(config.target, progress=progress.step)
-    drafter = resolve_drafter(drafter_for(config.target, config.drafter), progress=progress.step)
-    check_models(config, target, drafter)
-    return replace(config, target=str(target), drafter=NO_DRAFTER if drafter is None else str(drafter))
 
 
 def _save(measured: Profile, document: Path, picture: Path) -> None:

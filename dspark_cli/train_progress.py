@@ -102,7 +102,7 @@ class LiveTrainReporter(TrainReporter):
         from rich.text import Text
 
         bar = ProgressBar(total=1.0, completed=self._share or 0.0, pulse=self._share is None, width=40)
-        parts: list[Table | Text | Spinner | ProgressBar] = [Spinner("dots", Text(self.last_step)), bar]
+        parts: list[Table | Text | Spinner | ProgressBar] = [Spinner("dots", Text(self.last_step))]
         if self._line:
             parts.append(Text(self._line))
         if self._rates:
@@ -111,7 +111,7 @@ class LiveTrainReporter(TrainReporter):
                 table.add_column(str(position), justify="right")
             table.add_row(*(f"{rate:.3f}" for rate in self._rates))
             parts.append(table)
-        return Group(*parts)
+        return Group(*parts, bar)
 
 
 def writing_line(progress: TextProgress) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET
 from dspark.engine.wording import shortened
+
+if TYPE_CHECKING:
+    from dspark.calibration import Calibration
+    from dspark.profiles import Profile
 
 ACCEPTANCE_MODES = ("rejection", "coupled")
 DEVICES = ("auto", "cpu", "cuda")
@@ -19,14 +24,18 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 class EngineConfig:
     """Configuration of an :class:`~dspark.engine.engine.Engine`.
 
-    `None` means "choose": the built-in drafter with the built-in target and none with any other; policy `fixed:γ` with
-    a drafter and `none` without; concurrency 16 on a CPU and 256 on a GPU; a KV pool of 1 GiB on a CPU and of what
-    `gpu_memory_utilization` leaves on a GPU; prefill in chunks of 1024 tokens on a CPU and 8192 on a GPU.
-    `max_context` counts prompt and completion tokens of one request, `kv_cache_tokens` those of all, `page_size` those
-    of one cache page.
+    `None` means "choose": the built-in drafter with the built-in target and none with any other; policy `async` with a
+    drafter and a profile, `fixed:γ` with a drafter alone and `none` without; concurrency 16 on a CPU and 256 on a GPU;
+    a KV pool of 1 GiB on a CPU and of what `gpu_memory_utilization` leaves on a GPU; prefill in chunks of 1024 tokens
+    on a CPU and 8192 on a GPU. `max_context` counts prompt and completion tokens of one request, `kv_cache_tokens`
+    those of all, `page_size` those of one cache page.
 
     `load_format` "dummy" gives random weights: `target` is then a folder with a config.json or a shape that comes with
     the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
+    `pipeline_depth` rounds stay in flight while the host prepares the next: 1 where rounds are graphs, else 0.
+
+    `profile` and `calibration` are what `dspark profile` and `dspark calibrate` wrote, or the paths of it. `adapt` off
+    plans by the profile alone, whatever this run's own rounds take.
 
     Raises:
         UsageError: a value is of the wrong type or outside what it may be.
@@ -47,6 +56,10 @@ class EngineConfig:
     prefill_chunk_tokens: int | None = None
     load_format: str = "auto"
     graphs: bool = True
+    pipeline_depth: int | None = None
+    profile: Profile | str | None = None
+    calibration: Calibration | str | None = None
+    adapt: bool = True
 
     def __post_init__(self) -> None:
         for name in ("target", "drafter"):
@@ -69,13 +82,16 @@ class EngineConfig:
                 continue
             if not _is_whole(count) or count < 1:
                 raise _refused(name, count, "Give a whole number of at least 1.")
+        if self.pipeline_depth is not None and (not _is_whole(self.pipeline_depth) or self.pipeline_depth < 0):
+            raise _refused("pipeline_depth", self.pipeline_depth, "Give a whole number of at least 0.")
         if not _is_whole(self.seed):
             raise _refused("seed", self.seed, "Give a whole number.")
         share = self.gpu_memory_utilization
         if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share <= 1:
             raise _refused("gpu_memory_utilization", share, "Give a share in (0, 1].")
-        if not isinstance(self.graphs, bool):
-            raise _refused("graphs", self.graphs, "Give True or False.")
+        for name in ("graphs", "adapt"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refused(name, getattr(self, name), "Give True or False.")
 
 
 def _is_whole(value: object) -> bool:

@@ -16,7 +16,8 @@ class RunStats:
     rounds: int = 0  # of the loop, each over all requests that run
     prefill_tokens: int = 0
     preemptions: int = 0
-    emitted: int = 0  # tokens behind those that prefill gave, of the requests still running too
+    wasted_rows: int = 0  # packed tokens that the target ran for requests which had ended
+    emitted: int = 0  # tokens so far of all requests, unfinished ones included, less the one of each that prefill gives
     spec: SpecCounts = field(default_factory=SpecCounts)
 
 
@@ -38,14 +39,11 @@ class CountTable:
             counter[slot] = 0
         self._histogram[slot] = 0
 
-    def add_drafts(self, rows: np.ndarray, steps: int) -> None:
-        """Slots `rows` [R] were drafted for, `steps` tokens each."""
-        self._drafted[rows] += steps
-
     def add_round(
         self,
         rows: np.ndarray,
         *,
+        drafted: np.ndarray,
         verified: np.ndarray,
         observed: np.ndarray,
         accepted: np.ndarray,
@@ -53,6 +51,7 @@ class CountTable:
     ) -> None:
         """What a round gave slots `rows` [R]; the others [R] too."""
         self._rounds[rows] += 1
+        self._drafted[rows] += drafted
         self._verified[rows] += verified
         self._observed[rows] += observed
         self._accepted[rows] += accepted

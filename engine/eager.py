@@ -2,85 +2,158 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from dspark.engine.errors import EngineError
 from dspark.engine.kv_pool import PagePool
-from dspark.engine.packing import pack
+from dspark.engine.orders import RoundOrder
+from dspark.engine.packing import Packing, pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
+from dspark.engine.round_marks import RoundMarks
+from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
-from dspark.kernels import DRAFT, SAMPLE, NoiseKeys, SamplingRows, sample, verify
+from dspark.engine.transfer import Download, upload
+from dspark.kernels import (
+    DRAFT,
+    SAMPLE,
+    NoiseKeys,
+    ResultField,
+    SamplingRows,
+    SlotField,
+    allocate_lengths,
+    commit_round,
+    sample,
+    verify,
+)
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
 
-@dataclass(slots=True)
-class RoundTokens:
-    """What a round's verification gives each request: its accepted drafts and one token more."""
-
-    accepted: np.ndarray  # [R] int64, drafted tokens that passed
-    block: np.ndarray  # [R, n] int64, the first accepted[r] + 1 of row r
-
-
 class EagerRunner:
-    """Computes contexts, draft blocks and verifications of the requests in a slot table."""
+    """Computes contexts, draft blocks and verifications of the requests in a slot table.
 
-    def __init__(self, engine: Engine, slots: SlotTable, pool: PagePool) -> None:
+    Where each request stands is kept on the device, so that a round can be launched before the host knows what the one
+    before gave. Results are rows [R, fields + G] of `ResultField` and the drafted tokens.
+    """
+
+    def __init__(self, engine: Engine, slots: SlotTable, pool: PagePool, *, state: torch.Tensor | None = None) -> None:
         self.engine = engine
         self.device = engine.device
         self.slots = slots
         self.pool = pool
+        shape = (len(slots.status), len(SlotField))
+        self.state = (
+            torch.zeros(shape, dtype=torch.int64, device=self.device) if state is None else state
+        )  # [S, fields]
         # The settings of the requests that ran last, and who they were: a batch changes less often than it runs.
         self._sampling: tuple[bytes, SamplingRows] | None = None
+        # [T, V] fp32 of the round verified last, where they outlive it.
+        self._target_logits: torch.Tensor | None = None
+        # Of the round at hand, where it is timed.
+        self.marks: RoundMarks | None = None
+        self.bucket = 0  # packed tokens that the target's last batch was padded to
 
-    def prefill(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray, fresh: np.ndarray) -> np.ndarray:
+    def place(self, rows: np.ndarray) -> None:
+        """Tell the device where the waiting requests in slots `rows` [R] stand.
+
+        A new request stands at the last token of its prompt, from which prefill takes it to its first anchor.
+        """
+        slots = self.slots
+        starts = slots.context_len[rows] - (slots.emitted[rows] == 0)
+        values = np.zeros((len(rows), len(SlotField)), dtype=np.int64)
+        values[:, SlotField.START] = starts
+        values[:, SlotField.ANCHOR] = slots.tokens[rows, starts]
+        values[:, SlotField.TOKENS_LEFT] = slots.limit[rows] - slots.emitted[rows]
+        values[:, SlotField.IGNORE_EOS] = slots.ignore_eos[rows]
+        self.state.index_copy_(0, self._tensor(rows), self._tensor(values))
+
+    def prefill(self, rows: np.ndarray, starts: np.ndarray, counts: np.ndarray, fresh: np.ndarray) -> Download | None:
         """Run `counts` [R] committed tokens of slots `rows` [R] from text positions `starts` [R] on.
 
-        Returns the token sampled behind each row that is `fresh` [R] bool, whose prompt ends here: int64 [n].
+        The result is of the rows that are `fresh` [R] bool, whose prompts end here: the token behind each.
         """
         index = pack(self.pool, rows, starts, counts)
         tokens = self.slots.tokens[rows[index.request], index.positions].astype(np.int64)
-        batch = index.batch(torch.from_numpy(tokens), self.device)
-        logits = self.engine.target_step(batch, logit_rows=self._tensor(np.cumsum(counts)[fresh] - 1))
+        logits = self._run_prompts(index, tokens, rows=rows, logit_rows=np.cumsum(counts)[fresh] - 1)
         if not fresh.any():
-            return np.zeros(0, dtype=np.int64)
+            return None
         ended = rows[fresh]
         tokens = sample(logits, self._sampling_rows(ended), self._tensor(self.slots.context_len[ended]))
-        self._refuse_overflow(logits.gather(1, tokens[:, None]))
-        return tokens.cpu().numpy()
+        nothing = torch.zeros_like(tokens)
+        out = torch.zeros(len(ended), len(ResultField), dtype=torch.int64, device=self.device)
+        commit_round(
+            self.state,
+            slots=self._tensor(ended),
+            lengths=nothing,
+            accepted=nothing,
+            next_tokens=tokens,
+            drafts=None,
+            logits=logits,
+            query_starts=torch.arange(len(ended) + 1, device=self.device),
+            stop_ids=self.engine.stop_id_tensor,
+            out=out,
+        )
+        return Download(out)
 
-    def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
-        """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens."""
+    def _run_prompts(
+        self, index: Packing, tokens: np.ndarray, *, rows: np.ndarray, logit_rows: np.ndarray
+    ) -> torch.Tensor:
+        """Run packed `tokens` [T] of slots `rows` [R]: logits [n, V] behind the tokens `logit_rows` [n]."""
+        batch = index.batch(self._tensor(tokens), self.device)
+        return self.engine.target_step(batch, logit_rows=self._tensor(logit_rows))
+
+    def begin_round(self, *, timed: bool) -> None:
+        """A round starts here."""
+        self.marks = RoundMarks(self.device) if timed else None
+
+    def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
+        """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
         drafter, cache = self.engine.drafter, self.engine.draft_cache
         assert drafter is not None and cache is not None, "drafting needs a drafter"
-        starts = self.slots.context_len[rows]
+        state = self._state_of(rows)
+        starts = state[:, SlotField.START]
         temperature = self.slots.temperature[rows]
-        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_size))
+        index = pack(self.pool, rows, starts, np.full(len(rows), drafter.block_width))
         block = DraftBlock(
-            anchors=self._anchors(rows),
+            anchors=self._tensor(state[:, SlotField.ANCHOR]),
             starts=self._tensor(starts),
             cache_rows=self._tensor(index.cache_rows),
             attention=index.layout(self.device, causal=False),
-            noise=self._draft_noise(rows) if temperature.any() else None,
+            noise=self._draft_noise(rows, starts) if temperature.any() else None,
             temperature=self._tensor(temperature),
-            steps=steps,
+            steps=order.steps,
         )
         return drafter.draft(block, cache)
 
-    def verify(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None) -> RoundTokens:
-        """Run the target over the anchor and the first `lengths` [R] drafted tokens of each of slots `rows` [R]."""
-        starts = self.slots.context_len[rows]
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+        """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
+
+        Requests that have finished on the device have no tokens in the batch.
+        """
+        self._mark()
+        state = self._state_of(rows)
+        starts = state[:, SlotField.START]
+        lengths = np.minimum(order.lengths, state[:, SlotField.TOKENS_LEFT] - 1)
+        if order.budget is not None and draft is not None:
+            there = np.where(state[:, SlotField.FINISHED] == 0, lengths, 0)
+            lengths = self._allocate(there, draft, order.budget)
+        lengths = np.where(state[:, SlotField.FINISHED] == 0, lengths, -1)
+        steps = 0 if draft is None else draft.tokens.shape[1]
+        out = torch.full((len(rows), len(ResultField) + steps), -1, dtype=torch.int64, device=self.device)
+        if (lengths < 0).all():
+            self.marks, self.bucket = None, 0
+            return Download(out)
         index = pack(self.pool, rows, starts, lengths + 1)
-        tokens = self._anchors(rows)[:, None]  # [R, 1]
+        tokens = self._tensor(state[:, SlotField.ANCHOR])[:, None]  # [R, 1]
         if draft is not None:
             tokens = torch.cat([tokens, draft.tokens], dim=1)
         batch = index.batch(tokens[self._tensor(index.request), self._tensor(index.offsets)], self.device)
-        logits = self.engine.target_step(batch)
+        logits = self._target_logits = self.engine.target_step(batch)
+        self.bucket = len(logits)
+        self._mark()
         verdict = verify(
             logits,
             query_starts=batch.attention.query_starts,
@@ -91,36 +164,63 @@ class EagerRunner:
             positions=self._tensor(starts),
             generations=self._tensor(self.slots.generation[rows]),
             acceptance=self.engine.config.acceptance,
-            max_length=int(lengths.max()),
+            max_length=max(int(lengths.max()), 0),
         )
-        last_rows = batch.attention.query_starts[:-1] + verdict.accepted
-        self._refuse_overflow(logits[last_rows, verdict.next_token])
-        accepted = verdict.accepted.cpu().numpy()
-        block = np.zeros((len(rows), int(accepted.max()) + 1), dtype=np.int64)
-        if draft is not None:
-            block[:, :-1] = draft.tokens[:, : block.shape[1] - 1].cpu().numpy()
-        block[np.arange(len(rows)), accepted] = verdict.next_token.cpu().numpy()
-        return RoundTokens(accepted=accepted, block=block)
+        commit_round(
+            self.state,
+            slots=self._tensor(rows),
+            lengths=self._tensor(lengths),
+            accepted=verdict.accepted,
+            next_tokens=verdict.next_token,
+            drafts=None if draft is None else draft.tokens,
+            logits=logits,
+            query_starts=batch.attention.query_starts,
+            stop_ids=self.engine.stop_id_tensor,
+            out=out,
+        )
+        self._mark()
+        return Download(out)
 
-    def _refuse_overflow(self, chosen: torch.Tensor) -> None:
-        """chosen: logits of the tokens chosen. A NaN anywhere in a row wins its argmax, so these tell of all."""
-        if not bool(chosen.isfinite().all()):
-            narrow = self.engine.dtype == "float16"
-            raise EngineError(
-                f"the target's logits are not finite in {self.engine.dtype}",
-                "Use --dtype bfloat16 or float32." if narrow else "Check the target's weights and config.json.",
-            )
+    def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
+        """What `round_signals` reads off the logits of the round just verified; nothing where they are not at hand."""
+        if self._target_logits is None:
+            return {}
+        return round_signals(
+            draft,
+            self._target_logits,
+            lengths=self._tensor(lengths),
+            rows=self._sampling_rows(rows),
+            acceptance=self.engine.config.acceptance,
+        )
 
-    def _anchors(self, rows: np.ndarray) -> torch.Tensor:
-        return self._tensor(self.slots.tokens[rows, self.slots.context_len[rows]].astype(np.int64))
+    def _allocate(self, caps: np.ndarray, draft: DraftOutput, budget: int) -> np.ndarray:
+        """caps [R] -> drafted tokens to verify [R], so many in all."""
+        out = torch.zeros(len(caps), dtype=torch.int64, device=self.device)
+        allocate_lengths(
+            draft.confidence_logits,
+            torch.arange(len(caps), device=self.device),
+            self._tensor(caps),
+            temperatures=self.engine.temperature_tensor[: draft.confidence_logits.shape[1]],
+            budget=torch.tensor([budget], device=self.device),
+            out=out,
+        )
+        return out.cpu().numpy()
 
-    def _draft_noise(self, rows: np.ndarray) -> NoiseKeys:
+    def _mark(self) -> None:
+        if self.marks is not None:
+            self.marks.mark()
+
+    def _state_of(self, rows: np.ndarray) -> np.ndarray:
+        """Where slots `rows` [R] stand, [R, fields]: read where it costs nothing, waited for elsewhere."""
+        return self.state.cpu().numpy()[rows]
+
+    def _draft_noise(self, rows: np.ndarray, starts: np.ndarray) -> NoiseKeys:
         """Fresh noise for every block that is drafted; in coupled mode the target's own noise instead."""
         coupled = self.engine.config.acceptance == "coupled"
         generations = np.zeros(len(rows), dtype=np.int64) if coupled else self.slots.generation[rows]
         return NoiseKeys(
             seeds=self._tensor(self.slots.seeds[rows]),
-            positions=self._tensor(self.slots.context_len[rows]),
+            positions=self._tensor(starts),
             generations=self._tensor(generations),
             purpose=SAMPLE if coupled else DRAFT,
         )
@@ -143,4 +243,4 @@ class EagerRunner:
         )
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return upload(array, self.device)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from dspark.engine.artefacts import confidence_temperatures, make_planner
 from dspark.engine.batch import PackedBatch
 from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
@@ -20,15 +21,22 @@ from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
+from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
-from dspark.engine.scheduler.policies import Policy, parse_policy
+from dspark.engine.round_meter import RoundListener
+from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.policies import LengthPolicy, Planned, parse_policy
 from dspark.engine.stopping import StopText
+from dspark.kernels import NO_STOP
 
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
 
 DEFAULT_CONCURRENCY = {"cpu": 16, "cuda": 256}
 DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
+# A GPU lets requests in by so large a share of its slots: each by itself would cost a prefill nearly every round, more
+# together would leave slots empty for longer than that costs.
+_PREFILL_SHARE = 16
 
 
 class Detokenizer(Protocol):
@@ -49,6 +57,7 @@ class Engine:
         config: what to load and how to decode.
         target, drafter: models already in memory, in place of those that `config` names.
         policy: a scheduling policy object, in place of the one that `config.policy` spells.
+        planner: plans the rounds of `causal` and `async`, in place of one made from `config.profile`.
         detokenizer: turns token ids into text; only needed for requests with stop strings.
         progress: told (what, done, total) while CUDA graphs are captured.
 
@@ -63,7 +72,8 @@ class Engine:
         *,
         target: Target | None = None,
         drafter: DraftModel | None = None,
-        policy: Policy | None = None,
+        policy: LengthPolicy | Planned | None = None,
+        planner: RoundPlanner | None = None,
         detokenizer: Detokenizer | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -72,10 +82,11 @@ class Engine:
         self.dtype = choose_dtype(config.dtype, self.device)
         drafts = policy.drafts if policy is not None else config.policy != "none"
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
+        self.planner: RoundPlanner | None = None
         self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
         target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0
-        policy_name = config.policy or (f"fixed:{self.gamma}" if self.gamma else "none")
+        policy_name = config.policy or _default_policy(self.gamma, plans=planner is not None or bool(config.profile))
         self.policy = policy or parse_policy(policy_name, self.gamma)
         self.policy_name = policy_name if policy is None else repr(policy)
         if self.policy.drafts and drafter is None:
@@ -83,19 +94,23 @@ class Engine:
                 f"policy {self.policy_name} verifies drafts, and there is no drafter",
                 "Give a drafter, or use the policy none.",
             )
-        self.confidence_temperatures = np.ones(self.gamma, dtype=np.float64)
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
+        self.stop_id_tensor = torch.tensor(sorted(self.stop_ids) or [NO_STOP], device=self.device)  # [n] int64
         self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
+        # On a CPU a prefill takes as long as its tokens do, however few they are.
+        self.prefill_requests = max(self.concurrency // _PREFILL_SHARE, 1) if self.device.type == "cuda" else 1
         self.max_context = self._context_limit()
+        self.confidence_temperatures = confidence_temperatures(self)  # [G]
+        self.temperature_tensor = torch.tensor(self.confidence_temperatures, dtype=torch.float32, device=self.device)
         self.target_page_bytes = target.new_cache(1, self.page_size).bytes_per_page
         self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0
         self.graph_sizes = GraphSizes(
             concurrency=self.concurrency,
             steps=self.policy.steps(self.gamma) if drafter is not None else 0,
-            block_size=self.gamma,
+            block_width=drafter.block_width if drafter is not None else 0,
             vocab_size=target.config.vocab_size,
             max_pages=self.pages_per_request,
         )
@@ -103,8 +118,19 @@ class Engine:
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
         self.draft_cache = drafter.new_cache(self.num_pages, self.page_size) if drafter is not None else None
         self.graphs = self._capture_graphs(progress)
+        if isinstance(self.policy, Planned):
+            self.planner = planner or make_planner(self, self.policy)
         self.stats = RunStats()
+        # Told of every round, which then waits for the one before it; None: nobody is.
+        self.observer: RoundObserver | None = None
+        # Told of every round's plan and measured time; None: nobody is.
+        self.round_listener: RoundListener | None = None
         self._decoding = False
+
+    @property
+    def allocates(self) -> bool:
+        """Does the device decide how much of each block is verified."""
+        return isinstance(self.policy, Planned) and not self.policy.causal
 
     @property
     def pages_per_request(self) -> int:
@@ -132,7 +158,7 @@ class Engine:
         self._decoding = True
         self.stats = RunStats()
         try:
-            yield from DecodeLoop(self, requests).run()
+            yield from DecodeLoop(self, requests, depth=self._pipeline_depth()).run()
         finally:
             self._decoding = False
 
@@ -202,6 +228,14 @@ class Engine:
             "max_context": self.max_context,
         }
 
+    def _pipeline_depth(self) -> int:
+        if self.observer is not None:
+            # It looks at what the next round writes over.
+            return 0
+        if self.config.pipeline_depth is not None:
+            return self.config.pipeline_depth
+        return 0 if self.graphs is None else 1
+
     def _context_limit(self) -> int:
         limits = [self.target.config.max_position_embeddings]
         if self.drafter is not None:
@@ -246,6 +280,12 @@ class Engine:
         graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
         graphs.capture_all(progress)
         return graphs
+
+
+def _default_policy(gamma: int, *, plans: bool) -> str:
+    if gamma == 0:
+        return "none"
+    return "async" if plans else f"fixed:{gamma}"
 
 
 def _stop_ids(target: Target, detokenizer: Detokenizer | None) -> frozenset[int]:

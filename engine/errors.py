@@ -16,7 +16,17 @@ class UsageError(DsparkError):
 
 
 class CheckpointError(DsparkError):
-    """A model folder, hub id or checkpoint file cannot be used."""
+    """A model folder, hub id or checkpoint file cannot be used.
+
+    `others` are further reasons that the same reading found, each of which would be enough.
+    """
+
+    others: tuple[CheckpointError, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[CheckpointError, ...]:
+        """This one and the others."""
+        return (self, *self.others)
 
 
 class UnknownModelError(CheckpointError, UsageError):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dspark.engine.models.drafter import Drafter
+
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
     from dspark.engine.models.model_config import ModelConfig
@@ -32,8 +34,9 @@ def round_bytes(engine: Engine) -> dict[str, int]:
     prefill = activation_bytes(engine, engine.prefill_chunk_tokens) + 4 * sizes.concurrency * sizes.vocab_size
     return {
         **sizes.report(),
-        "round activations": activation_bytes(engine, max(sizes.max_tokens, sizes.concurrency * sizes.block_size)),
+        "round activations": activation_bytes(engine, max(sizes.max_tokens, sizes.concurrency * sizes.block_width)),
         "prefill activations": prefill,
+        "draft logits (head)": _head_bytes(engine),
         "libraries and graphs": _OVERHEAD_BYTES,
     }
 
@@ -61,6 +64,14 @@ def memory_report(engine: Engine) -> dict[str, int]:
         taken = torch.cuda.memory_reserved(engine.device)
         report["weights and the rest"] = max(taken - sum(report.values()), 0)
     return report
+
+
+def _head_bytes(engine: Engine) -> int:
+    """Of a head that knows fewer tokens than the target, whose logits are then spread into q's own memory."""
+    vocabulary = engine.drafter.vocabulary if isinstance(engine.drafter, Drafter) else None
+    if vocabulary is None:
+        return 0
+    return 4 * engine.graph_sizes.concurrency * engine.graph_sizes.steps * len(vocabulary.ids)
 
 
 def _layer_width(config: ModelConfig) -> int:

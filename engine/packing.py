@@ -49,12 +49,12 @@ class Packing:
 
 
 def pack(pool: PagePool, slots: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> Packing:
-    """Pack `counts` [R] tokens of each of `slots` [R], from text positions `starts` [R] on."""
+    """Pack `counts` [R] tokens of each of `slots` [R], from text positions `starts` [R] on; none sees nothing."""
     ends = np.cumsum(counts)
     request = np.repeat(np.arange(len(slots)), counts)
     offsets = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
     positions = starts[request] + offsets
-    kv_lens = starts + counts
+    kv_lens = np.where(counts > 0, starts + counts, 0)
     pages = pool.pages_for(int(kv_lens.max()))
     return Packing(
         request=request,

@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DraftBlock:
-    """One block to draft for each of R requests: `[anchor, mask x (G-1)]` at positions `start .. start+G-1`."""
+    """One block to draft for each of R requests: `[anchor, mask x (B-1)]` at positions `start .. start+B-1`.
+
+    B is the drafter's `block_width`: G, or G + 1 if the anchor's slot drafts nothing.
+    """
 
     anchors: Tensor  # [R] int64, newest committed token
     starts: Tensor  # [R] int64, its text position = rows of context in the draft cache
-    cache_rows: Tensor  # [R*G] int64, cache rows of the block's positions
-    attention: AttentionLayout  # not causal, kv_lens = starts + G
+    cache_rows: Tensor  # [R*B] int64, cache rows of the block's positions
+    attention: AttentionLayout  # not causal, kv_lens = starts + B
     noise: NoiseKeys | None  # positions = starts; None: every row is greedy
     temperature: Tensor  # [R] fp32
-    steps: int  # tokens wanted, 1..G; the block is G wide whatever this is
-    # [R*G] int64, where they are at hand: the block's tokens and text positions.
+    steps: int  # tokens wanted, 1..G; the block is B wide whatever this is
+    # [R*B] int64, where they are at hand: the block's tokens and text positions.
     token_ids: Tensor | None = None
     positions: Tensor | None = None
 
@@ -37,7 +40,7 @@ class DraftOutput:
     tokens: Tensor  # [R, steps] int64
     logits: Tensor | None  # [R, steps, V] fp32, what the tokens were drawn from; None: each token was certain
     confidence_logits: Tensor  # [R, steps] fp32, acceptance given that the tokens before were accepted
-    hidden: Tensor | None = None  # [R, G, H], after the final norm
+    hidden: Tensor | None = None  # [R, B, H], after the final norm
 
 
 class DraftModel(Protocol):
@@ -46,6 +49,10 @@ class DraftModel(Protocol):
     @property
     def block_size(self) -> int:
         """Most tokens one block can hold (G)."""
+
+    @property
+    def block_width(self) -> int:
+        """Cache rows that a block takes behind its context (B): at most G + 1."""
 
     @property
     def context_limit(self) -> int:

@@ -1,33 +1,12 @@
-"""Where a request ends: stop tokens and stop strings among the tokens that a round emitted."""
+"""Where a text ends: stop strings among the tokens that a round emitted. Stop tokens are found on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
 _REPLACEMENT = "\ufffd"
 # A character takes at most four tokens; a tail that stays unfinished longer than this holds broken bytes.
 _LONGEST_UNFINISHED = 16
-
-
-def cut_at_stop_ids(
-    tokens: IntArray, counts: IntArray, stop_ids: IntArray, *, ignore: BoolArray | None = None
-) -> tuple[IntArray, BoolArray]:
-    """tokens [R, n] of which counts [R] count; ignore [R], rows that stop ids do not end.
-
-    Returns how many tokens of each row stay [R], a stop token included, and whether one was met [R].
-    """
-    hits = (tokens[:, :, None] == stop_ids).any(axis=2) & (np.arange(tokens.shape[1]) < counts[:, None])
-    if ignore is not None:
-        hits &= ~ignore[:, None]
-    stopped = hits.any(axis=1)
-    kept = np.where(stopped, hits.argmax(axis=1) + 1, counts)
-    return kept.astype(np.int64), stopped
 
 
 class TextStream:

@@ -12,6 +12,8 @@ from dspark.kernels.activation import reference as _activation
 from dspark.kernels.allocation import reference as _allocation
 from dspark.kernels.attention import AttentionLayout
 from dspark.kernels.attention import reference as _attention
+from dspark.kernels.commit import NO_STOP, ResultField, SlotField
+from dspark.kernels.commit import reference as _commit
 from dspark.kernels.confidence import reference as _confidence
 from dspark.kernels.distillation import DistilledRows
 from dspark.kernels.distillation import reference as _distillation
@@ -62,6 +64,7 @@ def _dispatch(
     return op
 
 
+commit_round = _dispatch(_commit.commit_round)
 allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 distill_rows = _dispatch(_distillation.distill_rows)
@@ -84,15 +87,19 @@ write_main_cache = _dispatch(_main_cache.write_main_cache)
 __all__ = [
     "ACCEPT",
     "DRAFT",
+    "NO_STOP",
     "SAMPLE",
     "AttentionLayout",
     "BatchInputs",
     "DistilledRows",
     "NoiseKeys",
+    "ResultField",
     "RoundField",
     "SamplingRows",
+    "SlotField",
     "Verdict",
     "allocate_lengths",
+    "commit_round",
     "confidence_logits",
     "distill_rows",
     "gumbel",

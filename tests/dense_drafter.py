@@ -17,10 +17,27 @@ def _rope(x, positions, theta):
 
 
 class DenseDrafter:
-    """Everything in one pass over one request: no cache, no fusing, no paging."""
+    """Everything in one pass over one request: no cache, no fusing, no paging.
 
-    def __init__(self, config: dict, weights: dict[str, Tensor], *, embed: Tensor, head: Tensor) -> None:
+    samples_anchor: does the anchor's slot draft the first of the `block_size` tokens, or has the block a slot more.
+    ids: target id of each row of the head. window: (size, layers, causal inside the block).
+    """
+
+    def __init__(
+        self,
+        config: dict,
+        weights: dict[str, Tensor],
+        *,
+        embed: Tensor,
+        head: Tensor,
+        samples_anchor: bool = True,
+        ids: Tensor | None = None,
+        window: tuple[int, set[int], bool] = (0, set(), False),
+    ) -> None:
         self.config = config
+        self.first_slot = 0 if samples_anchor else 1
+        self.ids = torch.arange(head.shape[0]) if ids is None else ids
+        self.window = window
         self.w = {name: tensor.double() for name, tensor in weights.items()}
         self.embed, self.head = embed.double(), head.double()
 
@@ -31,13 +48,23 @@ class DenseDrafter:
             y = y + self.w[f"{name}.bias"]
         return y.view(x.shape[0], -1, self.config["head_dim"])
 
+    def _seen(self, layer, start, width):
+        """[width, start + width] bool: what each slot of the block sees of context and block."""
+        size, layers, causal = self.window
+        if layer not in layers:
+            return torch.ones(width, start + width, dtype=torch.bool)
+        query, key = torch.arange(start, start + width)[:, None], torch.arange(start + width)[None]
+        context = (key < start) & (key >= start - size)
+        return context | ((key >= start) & (key <= query if causal else key >= start))
+
     def hidden(self, features, anchor, start):
-        """features [start, n*H] of positions 0 .. start-1 -> [G, H] after the final norm."""
+        """features [start, n*H] of positions 0 .. start-1 -> [B, H] after the final norm."""
         c, w, eps = self.config, self.w, self.config["rms_norm_eps"]
         theta = c["rope_parameters"]["rope_theta"]
         context = _norm(features.double() @ w["fc.weight"].T, w["hidden_norm.weight"], eps)
-        block = torch.arange(start, start + c["block_size"])
-        x = self.embed[torch.tensor([anchor] + [c["mask_token_id"]] * (c["block_size"] - 1))]
+        width = c["block_size"] + self.first_slot
+        block = torch.arange(start, start + width)
+        x = self.embed[torch.tensor([anchor] + [c["mask_token_id"]] * (width - 1))]
         for i in range(c["num_hidden_layers"]):
             layer = f"layers.{i}"
             h = _norm(x, w[f"{layer}.input_layernorm.weight"], eps)
@@ -49,6 +76,7 @@ class DenseDrafter:
             group = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             attention = torch.einsum("qhd,khd->hqk", q, k) / c["head_dim"] ** 0.5
+            attention = attention.masked_fill(~self._seen(i, start, width), -torch.inf)
             out = torch.einsum("hqk,khd->qhd", attention.softmax(-1), v).flatten(1)
             x = x + out @ w[f"{layer}.self_attn.o_proj.weight"].T + w.get(f"{layer}.self_attn.o_proj.bias", 0)
             h = _norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
@@ -57,12 +85,12 @@ class DenseDrafter:
         return _norm(x, w["norm.weight"], eps)
 
     def draft(self, features, anchor, start):
-        """Greedy tokens [G], corrected logits [G, V], confidence logits [G] or None."""
+        """Greedy tokens [G], corrected logits [G, rows of the head], confidence logits [G] or None."""
         c, w = self.config, self.w
         hidden = self.hidden(features, anchor, start)
         logits, tokens, confidence = hidden @ self.head.T, [], []
         state, previous = torch.zeros(c["markov_rank"]).double(), anchor
-        for k in range(c["block_size"]):
+        for k in range(len(hidden)):
             e = None
             if c["markov_rank"]:
                 e = w["markov_head.markov_w1.weight"][previous]
@@ -79,6 +107,8 @@ class DenseDrafter:
             if c.get("enable_confidence_head"):
                 seen = torch.cat((hidden[k], e)) if c.get("confidence_head_with_markov") else hidden[k]
                 confidence.append(w["confidence_head.proj.weight"][0] @ seen + w["confidence_head.proj.bias"][0])
-            previous = int(logits[k].argmax())
-            tokens.append(previous)
-        return torch.tensor(tokens), logits, torch.stack(confidence) if confidence else None
+            if k >= self.first_slot:
+                previous = int(self.ids[logits[k].argmax()])
+                tokens.append(previous)
+        confidence = torch.stack(confidence)[self.first_slot :] if confidence else None
+        return torch.tensor(tokens), logits[self.first_slot :], confidence

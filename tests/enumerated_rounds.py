@@ -58,12 +58,9 @@ class ToyChain:
 
     def text_probabilities(self, anchor: int, length: int) -> np.ndarray:
         """What the target alone writes: [2] * length."""
-        result = np.ones(())
+        result = np.empty((2,) * length)
         for text in itertools.product(TOKENS, repeat=length):
-            chain = zip((anchor, *text), text, strict=False)
-            if text == (0,) * length:
-                result = np.empty((2,) * length)
-            result[text] = np.prod([self.target[a, b] for a, b in chain])
+            result[text] = np.prod([self.target[a, b] for a, b in itertools.pairwise((anchor, *text))])
         return result
 
 

@@ -11,7 +11,7 @@ from dspark.engine import Engine
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
-from dspark.kernels import RoundField
+from dspark.kernels import RoundField, SlotField
 
 
 @dataclass
@@ -22,6 +22,7 @@ class StagedBatch:
     gamma: int
     starts: np.ndarray  # [R]
     lengths: np.ndarray  # [R]
+    state: torch.Tensor  # [R, fields]
 
     @classmethod
     def on(
@@ -35,9 +36,7 @@ class StagedBatch:
         rows[0, 0] = num_requests
         body = rows[1:]
         body[:, RoundField.SLOT] = np.arange(num_requests)
-        body[:, RoundField.START] = starts
         body[:, RoundField.LENGTH] = lengths
-        body[:, RoundField.ANCHOR] = rng.integers(3, engine.target.config.vocab_size - 3, num_requests)
         body[:, RoundField.GENERATION] = 1
         body[:, RoundField.TEMPERATURE] = np.float32(temperature).view(np.int32)
         body[:, RoundField.TOP_P] = np.float32(1).view(np.int32)
@@ -51,13 +50,23 @@ class StagedBatch:
         for page in range(int(needed.max())):
             pool.grow(slots, (needed > page).astype(np.int64))
         memory.tables[:num_requests].copy_(torch.from_numpy(pool.tables))
-        for device_round in (memory.target_round, memory.draft_round):
-            device_round[: 1 + num_requests].copy_(torch.from_numpy(rows))
-        return cls(engine.graphs, engine.gamma, starts, lengths)
+        memory.host_round[: 1 + num_requests].copy_(torch.from_numpy(rows))
+        state = np.zeros((num_requests, len(SlotField)), dtype=np.int64)
+        state[:, SlotField.START] = starts
+        state[:, SlotField.ANCHOR] = rng.integers(3, engine.target.config.vocab_size - 3, num_requests)
+        state[:, SlotField.TOKENS_LEFT] = 1 << 30
+        state[:, SlotField.IGNORE_EOS] = 1
+        staged = cls(engine.graphs, engine.gamma, starts, lengths, torch.from_numpy(state).to(engine.device))
+        staged.place()
+        return staged
 
     @property
     def num_tokens(self) -> int:
         return len(self.starts) + int(self.lengths.sum())
+
+    def place(self) -> None:
+        """Put the requests back where they were before any verification."""
+        self.graphs.memory.state[: len(self.starts)].copy_(self.state)
 
     def target(self) -> None:
         self.graphs.target.replay(self.num_tokens, int((self.starts + self.lengths).max()) + 1)

@@ -72,7 +72,18 @@ def test_the_command_line_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["decode", "--help"], ["decode"], ["profile", "--help"]], ids=" ".join
+    "arguments",
+    [
+        ["--help"],
+        ["decode", "--help"],
+        ["decode"],
+        ["profile", "--help"],
+        ["calibrate", "--help"],
+        ["export"],
+        ["train", "--help"],
+        ["train"],
+    ],
+    ids=" ".join,
 )
 def test_help_and_errors_answer_at_once(arguments):
     def took_s(code, *arguments, returncode=0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,8 @@ class TensorsInMemory:
         assert self.tensors[name].shape == shape, name
         return self.tensors[name]
 
+    read_ids = read
+
 
 class _RandomTensors(TensorsInMemory):
     """Makes what it is asked for: norms of 1, matrices that keep a unit vector's length, but for `tensors`."""
@@ -86,8 +88,11 @@ class ToyPair:
     drafter: Drafter
 
 
-def make_toy_pair(seed: int = 2) -> ToyPair:
-    """Texts far from uniform, a drafter that is often right but not always, confidence that reads drafted tokens."""
+def make_toy_pair(seed: int = 2, *, draft_ids: tuple[int, ...] | None = None) -> ToyPair:
+    """Texts far from uniform, a drafter that is often right but not always, confidence that reads drafted tokens.
+
+    draft_ids: the tokens that the drafter can propose, if not all.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -112,10 +117,17 @@ def make_toy_pair(seed: int = 2) -> ToyPair:
             "confidence_head.proj.weight": confidence[None],
             "confidence_head.proj.bias": torch.zeros(1),
         },
-        absent=("embed_tokens.weight", "lm_head.weight"),
+        absent=("embed_tokens.weight", "lm_head.weight", "t2d"),
         seed=seed + 1,
     )
-    drafter = Drafter(DrafterConfig.from_dict(_SHAPE | _DRAFTER), weights, format, target=target)
+    drafter_config = DrafterConfig.from_dict(_SHAPE | _DRAFTER)
+    if draft_ids is not None:
+        ids = torch.tensor(draft_ids)
+        weights.tensors["d2t"] = ids - torch.arange(len(ids))
+        weights.tensors["lm_head.weight"] = head.detach()[ids]
+        weights.tensors["markov_head.markov_w2.weight"] = weights.tensors["markov_head.markov_w2.weight"][ids]
+        drafter_config = replace(drafter_config, draft_vocab_size=len(ids))
+    drafter = Drafter(drafter_config, weights, format, target=target)
     return ToyPair(reference, target, drafter)
 
 

@@ -58,6 +58,12 @@ def request_buckets(concurrency: int) -> Buckets:
     return Buckets("requests", (*powers, concurrency))
 
 
+def prefill_buckets(most: int) -> Buckets:
+    """Buckets of a chunk of prompts' tokens: powers of two, up to the chunk of `most` tokens."""
+    powers = takewhile(lambda size: size < most, (1 << n for n in count(6)))
+    return Buckets("prompt tokens", (*powers, most))
+
+
 def context_bucket(context: int, longest: int) -> int:
     """The visible length that attention is shaped for.
 

@@ -11,6 +11,7 @@ import torch
 from dspark.engine.graphs.buckets import SHORT_CONTEXT
 from dspark.engine.graphs.capture import GraphCapture
 from dspark.engine.graphs.draft_graphs import DraftGraphs
+from dspark.engine.graphs.prefill_graphs import PrefillGraphs
 from dspark.engine.graphs.static_memory import GraphSizes, StaticMemory
 from dspark.engine.graphs.target_graphs import Sampling, TargetGraphs, VerificationGraphs
 
@@ -30,6 +31,7 @@ class DecodeGraphs:
         self._capture = GraphCapture(engine.device)
         self.target = TargetGraphs(engine, self.memory, self._capture)
         self.verification = VerificationGraphs(engine, self.memory, self._capture)
+        self.prefill = PrefillGraphs(engine, self.memory, self._capture)
         self.drafts = None if drafter is None else DraftGraphs(engine, drafter, self.memory, self._capture)
         self._device = engine.device
         self.pool_bytes = 0
@@ -42,8 +44,8 @@ class DecodeGraphs:
     def capture_all(self, progress: Progress | None = None) -> None:
         """Capture what greedy requests of short context need, from the largest down.
 
-        Graphs for sampled rows and for longer contexts are captured when a batch first needs them, a fraction of a
-        second each: most runs need neither, and would pay for them at every start.
+        Graphs for prompts, sampled rows and longer contexts are captured when a batch first needs them, a fraction of a
+        second each: most runs need few of them, and would pay for all at every start.
         """
         before = self._reserved_bytes()
         captures: list[tuple[str, Callable[[], None]]] = []

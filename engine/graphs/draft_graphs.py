@@ -1,4 +1,7 @@
-"""Graphs of a whole draft block, backbone, Markov walk and confidence, one a bucket of requests."""
+"""Graphs of a whole draft block, backbone, Markov walk and confidence, one a bucket of requests.
+
+Where the device allocates, how much of each block is verified is decided at its end.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dspark.engine.graphs.buckets import Buckets, context_bucket, request_bucket
 from dspark.engine.graphs.capture import GraphCapture, Replay
 from dspark.engine.graphs.static_memory import StaticMemory
 from dspark.engine.proposals import DraftBlock, DraftOutput
-from dspark.kernels import DRAFT, SAMPLE, AttentionLayout, NoiseKeys, prepare_batch
+from dspark.kernels import DRAFT, SAMPLE, AttentionLayout, NoiseKeys, allocate_lengths, prepare_batch
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -50,10 +53,11 @@ class DraftGraphs:
 
     def _run(self, bucket: int, context: int, sampled: bool) -> None:
         memory, drafter, page_size = self._memory, self._drafter, self._engine.page_size
-        width = drafter.block_size
+        width = drafter.block_width
         inputs = memory.draft_inputs.prefix(bucket, bucket * width)
         prepare_batch(
-            memory.draft_round,
+            memory.host_round,
+            memory.state,
             memory.tables,
             None,
             page_size=page_size,
@@ -90,7 +94,16 @@ class DraftGraphs:
             positions=inputs.positions,
         )
         assert self._engine.draft_cache is not None, "an engine that drafts has a draft cache"
-        drafter.draft(block, self._engine.draft_cache, out=self._output(bucket))
+        output = drafter.draft(block, self._engine.draft_cache, out=self._output(bucket))
+        if self._engine.allocates:
+            allocate_lengths(
+                output.confidence_logits,
+                memory.batch_rows[:bucket],
+                inputs.lengths,
+                temperatures=self._engine.temperature_tensor[: memory.sizes.steps],
+                budget=memory.host_round[0, 1:2],
+                out=memory.allocated[:bucket],
+            )
 
     def _output(self, num_requests: int) -> DraftOutput:
         memory = self._memory

@@ -5,75 +5,91 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from dspark.engine.eager import EagerRunner, RoundTokens
+from dspark.engine.eager import EagerRunner
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
-from dspark.engine.graphs.staging import ResultReceiver, RoundSender, TableMirror
+from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
+from dspark.engine.packing import Packing
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.slots import SlotTable
+from dspark.engine.transfer import Download
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
 
 class GraphRunner(EagerRunner):
-    """Drafts and verifies by replaying graphs; contexts are computed eagerly, in chunks of any length."""
+    """Drafts, verifies and computes contexts by replaying graphs.
+
+    Nothing waits for the device: where a request stands and how far it gets, graphs read and write on the device.
+    """
 
     def __init__(self, engine: Engine, slots: SlotTable, pool: PagePool, *, graphs: DecodeGraphs) -> None:
-        super().__init__(engine, slots, pool)
+        super().__init__(engine, slots, pool, state=graphs.memory.state)
         self.graphs = graphs
-        memory = graphs.memory
-        self._tables = TableMirror(pool, memory.tables)
-        self._draft_sender = RoundSender(memory.draft_round)
-        self._target_sender = RoundSender(memory.target_round)
-        self._receiver = ResultReceiver(memory.result)
+        self._tables = TableMirror(pool, graphs.memory.tables)
         self._coupled = engine.config.acceptance == "coupled"
+        self._captured_before = graphs.num_captured
+        self._sent: RoundOrder | None = None
 
-    def draft(self, rows: np.ndarray, steps: int) -> DraftOutput:
-        """Draft a block for each of slots `rows` [R] and choose its first `steps` tokens; valid until the next one."""
-        drafts = self.graphs.drafts
-        assert drafts is not None and steps == self.graphs.memory.sizes.steps, "graphs are captured for one length"
-        starts = self.slots.context_len[rows]
-        sampled = bool(self.slots.temperature[rows].any())
+    def _run_prompts(
+        self, index: Packing, tokens: np.ndarray, *, rows: np.ndarray, logit_rows: np.ndarray
+    ) -> torch.Tensor:
         self._tables.update()
-        self._draft_sender.send(
-            self.slots,
-            rows,
-            starts=starts,
-            lengths=0,
-            sampled=sampled,
-            # In coupled mode the draft's noise is the target's own, which knows no generations.
-            generations=0 if self._coupled else self.slots.generation[rows],
-        )
-        return drafts.replay(len(rows), int(starts.max()) + self.engine.gamma, sampled=sampled)
+        return self.graphs.prefill.run(index, tokens, slots=rows, logit_rows=logit_rows)
 
-    def verify(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput | None) -> RoundTokens:
-        """Run the target over the anchor and the first `lengths` [R] drafted tokens of each of slots `rows` [R].
+    def begin_round(self, *, timed: bool) -> None:
+        """A round starts here."""
+        super().begin_round(timed=timed)
+        self._captured_before = self.graphs.num_captured
+        self._sent = None
+
+    def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
+        """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
+        drafts = self.graphs.drafts
+        assert drafts is not None and order.steps == self.graphs.memory.sizes.steps, (
+            "graphs are captured for one length"
+        )
+        self._send(rows, order)
+        context = int(self.slots.most_start(rows).max()) + self.engine.graph_sizes.block_width
+        return drafts.replay(len(rows), context, sampled=self._variant(rows) is not Sampling.GREEDY)
+
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+        """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
         `draft` is what `draft` gave for these rows: its tokens are where the graphs look for them.
         """
-        starts = self.slots.context_len[rows]
-        sampling = self._variant(rows)
+        self._mark()
+        self._send(rows, order)
+        context = int((self.slots.most_start(rows) + order.lengths).max()) + 1
+        self.bucket = self.graphs.target.replay(order.most_tokens, context)
+        self._mark()
+        self.graphs.verification.replay(len(rows), self._variant(rows))
+        self._mark()
+        if self.graphs.num_captured != self._captured_before:
+            # The device waited for a capture.
+            self.marks = None
+        return Download(self.graphs.memory.result[: len(rows)])
+
+    def _send(self, rows: np.ndarray, order: RoundOrder) -> None:
+        """Tell the device of the round, unless it knows."""
+        if self._sent is order:
+            return
+        self._sent = order
         self._tables.update()
-        self._target_sender.send(
+        send_round(
+            self.graphs.memory.host_round,
             self.slots,
             rows,
-            starts=starts,
-            lengths=lengths,
-            sampled=sampling is not Sampling.GREEDY,
-            generations=self.slots.generation[rows],
+            order=order,
+            sampled=self._variant(rows) is not Sampling.GREEDY,
+            # In coupled mode the draft's noise is the target's own, which knows no generations.
+            generations=0 if self._coupled else self.slots.generation[rows],
         )
-        context = int((starts + lengths).max()) + 1
-        self.graphs.target.replay(len(rows) + int(lengths.sum()), context)
-        self.graphs.verification.replay(len(rows), sampling)
-        result = self._receiver.receive(len(rows))
-        accepted = result[:, 0].copy()
-        block = np.empty((len(rows), int(accepted.max()) + 1), dtype=np.int64)
-        block[:, :-1] = result[:, 2 : block.shape[1] + 1]
-        block[np.arange(len(rows)), accepted] = result[:, 1]
-        return RoundTokens(accepted=accepted, block=block)
 
     def _variant(self, rows: np.ndarray) -> Sampling:
         warm = self.slots.temperature[rows] > 0

@@ -1,4 +1,4 @@
-"""What the host sends to the device and gets back from it in a round, through pinned memory."""
+"""What the host tells the device before a round: a row a request, and the pages it was given."""
 
 from __future__ import annotations
 
@@ -6,74 +6,38 @@ import numpy as np
 import torch
 
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
+from dspark.engine.transfer import upload
 from dspark.kernels import RoundField
 
-_SETTINGS = slice(RoundField.TEMPERATURE, None)
 
+def send_round(
+    device_round: torch.Tensor,
+    slots: SlotTable,
+    rows: np.ndarray,
+    *,
+    order: RoundOrder,
+    sampled: bool,
+    generations: np.ndarray | int,
+) -> None:
+    """Write slots `rows` [R] and what is asked for them into device_round [1 + S, fields] int64.
 
-class RoundSender:
-    """One copy a round: a row a request.
-
-    The pinned memory is written again only after the round's verdict was waited for, which lies behind the copy.
+    Without `sampled`, all are greedy and their settings are not looked at.
     """
-
-    def __init__(self, device_round: torch.Tensor) -> None:
-        self._device = device_round  # [1 + S, fields] int64
-        self._host = torch.zeros(device_round.shape, dtype=torch.int64, pin_memory=device_round.is_cuda)
-        self._rows = self._host.numpy()
-        self._settings_clean = True
-
-    def send(
-        self,
-        slots: SlotTable,
-        rows: np.ndarray,
-        *,
-        starts: np.ndarray,
-        lengths: np.ndarray | int,
-        sampled: bool,
-        generations: np.ndarray | int,
-    ) -> None:
-        """Tell the device of slots `rows` [R], whose anchors lie at text positions `starts` [R].
-
-        Without `sampled`, all are greedy and their settings are not looked at.
-        """
-        n = len(rows)
-        self._rows[0, 0] = n
-        body = self._rows[1 : n + 1]
-        body[:, RoundField.SLOT] = rows
-        body[:, RoundField.START] = starts
-        body[:, RoundField.LENGTH] = lengths
-        body[:, RoundField.ANCHOR] = slots.tokens[rows, starts]
-        body[:, RoundField.GENERATION] = generations
-        if sampled:
-            body[:, RoundField.TEMPERATURE] = slots.temperature[rows].view(np.int32)
-            body[:, RoundField.TOP_P] = slots.top_p[rows].view(np.int32)
-            body[:, RoundField.TOP_K] = slots.top_k[rows]
-            body[:, RoundField.SEED] = slots.seeds[rows]
-            self._settings_clean = False
-        elif not self._settings_clean:
-            self._rows[:, _SETTINGS] = 0
-            self._settings_clean = True
-        self._device[: n + 1].copy_(self._host[: n + 1], non_blocking=True)
-
-
-class ResultReceiver:
-    """Brings a round's result to the host and waits for it."""
-
-    def __init__(self, device_result: torch.Tensor) -> None:
-        self._device = device_result  # [S, 2 + steps] int64
-        self._host = torch.zeros(device_result.shape, dtype=torch.int64, pin_memory=device_result.is_cuda)
-        self._rows = self._host.numpy()
-        self._event = torch.cuda.Event() if device_result.is_cuda else None
-
-    def receive(self, num_requests: int) -> np.ndarray:
-        """The result's first rows, valid until the next call."""
-        self._host[:num_requests].copy_(self._device[:num_requests], non_blocking=True)
-        if self._event is not None:
-            self._event.record()
-            self._event.synchronize()
-        return self._rows[:num_requests]
+    n = len(rows)
+    host = np.zeros((1 + n, len(RoundField)), dtype=np.int64)
+    host[0, :2] = n, order.budget or 0
+    body = host[1:]
+    body[:, RoundField.SLOT] = rows
+    body[:, RoundField.LENGTH] = order.lengths
+    body[:, RoundField.GENERATION] = generations
+    if sampled:
+        body[:, RoundField.TEMPERATURE] = slots.temperature[rows].view(np.int32)
+        body[:, RoundField.TOP_P] = slots.top_p[rows].view(np.int32)
+        body[:, RoundField.TOP_K] = slots.top_k[rows]
+        body[:, RoundField.SEED] = slots.seeds[rows]
+    device_round[: n + 1].copy_(upload(host, device_round.device), non_blocking=True)
 
 
 class TableMirror:
@@ -92,7 +56,6 @@ class TableMirror:
         entries = np.concatenate(changes)
         changes.clear()
         # The pool's present pages: an entry that changed twice is then sent twice with the same value.
-        pair = torch.from_numpy(np.stack([entries, self._pool.tables.reshape(-1)[entries].astype(np.int64)]))
-        if self._device.is_cuda:
-            pair = pair.pin_memory().to(self._device.device, non_blocking=True)
+        pages = self._pool.tables.reshape(-1)[entries].astype(np.int64)
+        pair = upload(np.stack([entries, pages]), self._device.device)
         self._device.scatter_(0, pair[0], pair[1])

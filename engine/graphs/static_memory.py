@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dspark.kernels import BatchInputs, RoundField
+from dspark.kernels import BatchInputs, ResultField, RoundField, SlotField
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +15,18 @@ class GraphSizes:
 
     concurrency: int  # S
     steps: int  # drafted tokens a request, 0 without a drafter
-    block_size: int  # G, 0 without a drafter
+    block_width: int  # slots of a draft block (B), 0 without a drafter
     vocab_size: int
     max_pages: int  # M, of one request
 
     @property
     def max_tokens(self) -> int:
         return self.concurrency * (1 + self.steps)
+
+    @property
+    def row_fields(self) -> int:
+        """Numbers that the device keeps of a request beside its pages and its drafted tokens."""
+        return len(SlotField) + len(RoundField) + len(ResultField) + 2
 
     def report(self) -> dict[str, int]:
         """Bytes by name, before anything is allocated."""
@@ -30,7 +35,7 @@ class GraphSizes:
         return {
             "target logits": 4 * self.max_tokens * self.vocab_size,
             "draft logits (q)": 4 * rows * self.vocab_size,
-            "graph inputs": inputs + 8 * self.concurrency * (self.max_pages + 2 * len(RoundField) + self.steps + 2),
+            "graph inputs": inputs + 8 * self.concurrency * (self.max_pages + self.row_fields + self.steps),
         }
 
 
@@ -45,15 +50,17 @@ class StaticMemory:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.tables = zeros(requests, sizes.max_pages)  # [S, M], pages of each slot
-        self.target_round = zeros(1 + requests, len(RoundField))  # what the host says before verification
-        self.draft_round = zeros(1 + requests, len(RoundField))  # and before drafting
+        self.state = zeros(requests, len(SlotField))  # where each slot's request stands
+        self.host_round = zeros(1 + requests, len(RoundField))  # what the host says of a round
+        self.allocated = zeros(requests)  # drafted tokens to verify, where the device allocates
+        self.batch_rows = torch.arange(requests, device=device)
         self.target_inputs = BatchInputs.zeros(requests, sizes.max_tokens, max_pages=sizes.max_pages, device=device)
         self.logits = zeros(sizes.max_tokens, sizes.vocab_size, dtype=torch.float32)  # [T, V]
-        # [S, 2 + steps]: accepted, the token behind them, the drafted tokens. One copy brings a round to the host.
-        self.result = zeros(requests, 2 + steps)
-        self.drafts = self.result[:, 2:] if steps else None  # [S, steps]
+        # [S, fields + steps], the drafted tokens last: one copy brings a round to the host.
+        self.result = zeros(requests, len(ResultField) + steps)
+        self.drafts = self.result[:, len(ResultField) :] if steps else None  # [S, steps]
         if steps:
-            draft_tokens = requests * sizes.block_size
+            draft_tokens = requests * sizes.block_width
             self.draft_inputs = BatchInputs.zeros(requests, draft_tokens, max_pages=sizes.max_pages, device=device)
             self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)  # [S, steps, V], the q
             self.confidence_logits = zeros(requests, steps, dtype=torch.float32)  # [S, steps]

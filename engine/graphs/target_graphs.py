@@ -1,4 +1,4 @@
-"""Graphs of the target's forward, one a bucket of packed tokens, and of the verification behind it."""
+"""Graphs of the target's forward, one a bucket of packed tokens, and of the verification and commit behind it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dspark.engine.batch import PackedBatch
 from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets, token_buckets
 from dspark.engine.graphs.capture import GraphCapture, Replay
 from dspark.engine.graphs.static_memory import StaticMemory
-from dspark.kernels import AttentionLayout, SamplingRows, prepare_batch, verify
+from dspark.kernels import AttentionLayout, SamplingRows, commit_round, prepare_batch, verify
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -64,7 +64,15 @@ class TargetGraphs:
         # As many requests as could share so many tokens, and no fewer than verification's bucket looks at.
         requests = self._requests.bucket_for(min(bucket, memory.sizes.concurrency))
         inputs = memory.target_inputs.prefix(requests, bucket)
-        prepare_batch(memory.target_round, memory.tables, memory.drafts, page_size=page_size, out=inputs)
+        prepare_batch(
+            memory.host_round,
+            memory.state,
+            memory.tables,
+            memory.drafts,
+            page_size=page_size,
+            out=inputs,
+            allocated=memory.allocated if self._engine.allocates else None,
+        )
         batch = PackedBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
@@ -83,12 +91,13 @@ class TargetGraphs:
 
 
 class VerificationGraphs:
-    """From logits and drafted tokens to what the round gives each request, one a bucket of requests.
+    """From logits and drafted tokens to what the round gives each request and where it then stands.
 
-    Requests and not tokens: where a request's logits lie is a number on the device.
+    One a bucket of requests and not of tokens: where a request's logits lie is a number on the device.
     """
 
     def __init__(self, engine: Engine, memory: StaticMemory, capture: GraphCapture) -> None:
+        self._stop_ids = engine.stop_id_tensor
         self._acceptance = engine.config.acceptance
         self._memory = memory
         self._capture = capture
@@ -100,7 +109,7 @@ class VerificationGraphs:
         self._graph(self.buckets.bucket_for(num_requests), sampling)
 
     def replay(self, num_requests: int, sampling: Sampling) -> None:
-        """Decide the first `num_requests` rows of the static result."""
+        """Decide the first `num_requests` rows of the static result, and advance their requests."""
         self._graph(self.buckets.bucket_for(num_requests), sampling)()
 
     def _graph(self, bucket: int, sampling: Sampling) -> Replay:
@@ -134,7 +143,15 @@ class VerificationGraphs:
             acceptance=self._acceptance,
             max_length=steps,
         )
-        result = memory.result[:bucket]
-        if drafted:
-            result[:, 0].copy_(verdict.accepted)
-        result[:, 1].copy_(verdict.next_token)
+        commit_round(
+            memory.state,
+            slots=inputs.slots,
+            lengths=inputs.lengths,
+            accepted=verdict.accepted,
+            next_tokens=verdict.next_token,
+            drafts=memory.drafts[:bucket] if memory.drafts is not None else None,
+            logits=memory.logits,
+            query_starts=inputs.query_starts,
+            stop_ids=self._stop_ids,
+            out=memory.result[:bucket],
+        )

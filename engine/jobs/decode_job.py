@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
@@ -18,13 +18,24 @@ from dspark.engine.jobs.manifest import manifest
 from dspark.engine.jobs.meter import Meter, MeteredEngine
 from dspark.engine.jobs.output_places import partial_path, refuse_both
 from dspark.engine.jobs.results import ResultFile
-from dspark.engine.jobs.rows import read_rows
+from dspark.engine.jobs.rows import Row, read_rows
 from dspark.engine.jobs.summary import DecodeSummary
+from dspark.engine.jobs.trace_file import TraceFile
 from dspark.engine.requests import SamplingParams
+
+if TYPE_CHECKING:
+    from dspark.engine.jobs.row_traces import RowTraces
+    from dspark.engine.observation import RoundObserver
 
 
 class DecodeEngine(MeteredEngine, Protocol):
     """What a job needs of an engine."""
+
+    observer: RoundObserver | None
+
+    @property
+    def gamma(self) -> int:
+        """Drafted tokens of a block."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -56,6 +67,7 @@ class DecodeJob:
     output: Path
     metrics: Path
     sampling: SamplingParams
+    traces: TraceFile | None = None
     all_turns: bool = False
     token_ids: bool = False
     resume: bool = False
@@ -64,15 +76,19 @@ class DecodeJob:
     def __post_init__(self) -> None:
         refuse_both(resume=self.resume, overwrite=self.overwrite)
         partial = partial_path(self.output)
+        traces = [] if self.traces is None else [("--traces", self.traces.path)]
         if self.input.path is not None:
-            for name, path in (("--output", self.output), ("--metrics", self.metrics)):
+            for name, path in (("--output", self.output), ("--metrics", self.metrics), *traces):
                 if _same_file(self.input.path, path):
                     raise UsageError(f"{name} is the input file {path}", f"Give {name} another name.")
             if _same_file(self.input.path, partial):
                 raise UsageError(f"--input is {partial}, where --output keeps its rows", "Rename the input file.")
-        for path in (self.output, partial):
-            if _same_file(self.metrics, path):
-                raise UsageError(f"--metrics is {path}, which belongs to --output", "Give --metrics another name.")
+        for name, given in (("--metrics", self.metrics), *traces):
+            for path in (self.output, partial):
+                if _same_file(given, path):
+                    raise UsageError(f"{name} is {path}, which belongs to --output", f"Give {name} another name.")
+        if traces and _same_file(traces[0][1], self.metrics):
+            raise UsageError(f"--traces is {self.metrics}, which is for the metrics", "Give --traces another name.")
 
     def header(self, engine: Mapping[str, Any]) -> dict[str, Any]:
         """What a result depends on; `engine` is the fingerprint of one."""
@@ -82,6 +98,7 @@ class DecodeJob:
             "input": {"rows": self.input.num_rows, "sha256": self.input.sha256},
             "all_turns": self.all_turns,
             "token_ids": self.token_ids,
+            "traces": self.traces is not None,
         }
 
 
@@ -90,7 +107,8 @@ def decode_file(
 ) -> DecodeSummary:
     """Decode every row of `job.input` into `job.output`, in input order, and write `job.metrics`.
 
-    What is done stays in `<output>.partial` whenever this ends early.
+    What is done stays in `<output>.partial` whenever this ends early. A row's rounds are part of its line there, so
+    that `job.traces` holds them once, however often the run was killed and resumed.
 
     Raises:
         UsageError: the output is taken, or a partial result belongs to another run.
@@ -105,7 +123,10 @@ def decode_file(
         for record in results.records():
             summary.add(record, resumed=True)
         rows = read_rows(job.input.lines(), all_turns=job.all_turns)
-        missing = (row for row in rows if not results.is_done(row.index))
+        missing: Iterator[Row] = (row for row in rows if not results.is_done(row.index))
+        traces = None if job.traces is None else _row_traces(engine, job.traces, job.input)
+        if traces is not None:
+            missing = traces.watched(missing)
         dialogues = Dialogues(
             missing, tokenizer, sampling=job.sampling, stop_ids=engine.stop_ids, keep_token_ids=job.token_ids
         )
@@ -113,12 +134,15 @@ def decode_file(
         progress.begin(meter)
 
         def row_done(index: int, record: Record) -> None:
+            if traces is not None:
+                record = traces.with_rounds(record)
             results.append(index, record)
             summary.add(record, resumed=False)
             summary.decode_s = meter.elapsed_s
             progress.row_done(meter)
 
-        dialogues.run(meter.generate, row_done)
+        with nullcontext() if traces is None else traces.recording():
+            dialogues.run(meter.generate, row_done)
         job.input.check_unchanged()
         if results.num_done != job.input.num_rows:
             raise EngineError(
@@ -126,11 +150,20 @@ def decode_file(
                 "This is a fault of dspark: please report it; --resume decodes the missing rows.",
             )
         results.publish(strict_json.dumps(record["row"]) for record in results.records())
+        if traces is not None:
+            traces.write(results.records())
         document = {**summary.to_dict(), "run": header, "manifest": manifest(str(header["engine"].get("device")))}
         write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
+
+
+def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowTraces:
+    # Loads numpy and more, which a run without traces does without until the models are loaded.
+    from dspark.engine.jobs.row_traces import RowTraces
+
+    return RowTraces(engine, file, dataset=input.dataset)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:

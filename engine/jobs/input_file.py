@@ -52,6 +52,11 @@ class InputFile:
     def num_rows(self) -> int:
         return len(self._marks)
 
+    @property
+    def dataset(self) -> str:
+        """What the rows are called where they do not say: the file's name without its endings, nothing for a pipe."""
+        return "" if self.path is None else self.path.name.split(".")[0]
+
     def lines(self) -> Iterator[Line]:
         """The lines that were counted, from the start; ends before the first that is not what it was then."""
         index = number = 0

@@ -49,8 +49,10 @@ _WITHOUT_EFFECT = (
     *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
 )
 
-_ROW_FIELDS = frozenset({"custom_id", *KINDS, *SETTINGS, *_REFUSED})
-_BATCH_FIELDS = frozenset({"custom_id", "method", "url", *KINDS, *SETTINGS})
+# Names of a row that no text depends on.
+_NAMES = ("custom_id", "dataset")
+_ROW_FIELDS = frozenset({*_NAMES, *KINDS, *SETTINGS, *_REFUSED})
+_BATCH_FIELDS = frozenset({*_NAMES, "method", "url", *KINDS, *SETTINGS})
 _BODY_FIELDS = frozenset({"prompt", "messages", *SETTINGS, *_REFUSED, *_REFUSED_IN_BODY, *_WITHOUT_EFFECT})
 # Similarity from which a name is taken for a misspelling: `max_token`, but not `conversation_id`.
 _MISSPELT = 0.82
@@ -73,7 +75,7 @@ def unused_fields(fields: Mapping[str, Any]) -> list[str]:
 
 def misspelt_setting(name: str) -> str | None:
     """The field of a row that `name` is probably meant to be."""
-    return closest(_plain(name), ("custom_id", *SETTINGS), cutoff=_MISSPELT)
+    return closest(_plain(name), (*_NAMES, *SETTINGS), cutoff=_MISSPELT)
 
 
 def misspelt_kind(names: Iterable[str]) -> tuple[str, str] | None:

@@ -33,6 +33,7 @@ class Row:
     index: int
     line: int
     custom_id: str | None = None
+    dataset: str | None = None
     prompt: str | None = None
     token_ids: list[int] | None = None
     messages: list[Message] | None = None
@@ -65,6 +66,7 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
     try:
         fields = _object(line.content)
         custom_id = _custom_id(fields)
+        dataset = fields.get("dataset")
         question, settings = _read(fields, all_turns=all_turns)
     except RequestError as error:
         return Row(line.index, line.number, custom_id, error=reason(error))
@@ -72,6 +74,8 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
         line.index,
         line.number,
         custom_id,
+        # A common column, so anything that is no name in it is just not used.
+        dataset=dataset if isinstance(dataset, str) and dataset.isprintable() else None,
         prompt=question.prompt,
         token_ids=question.token_ids,
         messages=question.messages,

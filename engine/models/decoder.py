@@ -18,9 +18,17 @@ class Decoder:
     """Layers, final norm and positions. Its forward waits for no device: CUDA graphs can hold it."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, format: WeightFormat, *, prefix: str, num_positions: int
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        format: WeightFormat,
+        *,
+        prefix: str,
+        num_positions: int,
+        windowed: frozenset[int] = frozenset(),
     ) -> None:
         self.config = config
+        self.windowed = windowed  # layers that run with the window's layout
         self.layers: list[DecoderLayer] = load_layers(config, weights, format, prefix)
         self.norm = load_norm(weights, f"{prefix}norm.weight", config.hidden_size, format)
         self.rope = RotaryTable(
@@ -49,23 +57,26 @@ class Decoder:
         *,
         cache_rows: Tensor,
         attention: AttentionLayout,
+        window_attention: AttentionLayout | None = None,
         on_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
         """residual [T, H] (written over), positions [T] -> hidden states [T, H] behind the final norm.
 
-        K and V go to `cache_rows` [T]. `on_layer` sees the stream behind each layer but the last, and what is returned
-        as that of the last.
+        K and V go to `cache_rows` [T]. Windowed layers take `window_attention`. `on_layer` sees the stream behind each
+        layer but the last, and what is returned as that of the last.
         """
         eps = self.config.rms_norm_eps
         cos, sin, angle_rows = self.rope.angles(positions)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
+            layout = window_attention if index in self.windowed else attention
+            assert layout is not None, "windowed layers need a layout of their own"
             qkv = layer.qkv(residual, norm=layer.input_norm, eps=eps)
             attended = rope_attention(
                 qkv,
                 cos,
                 sin,
-                attention,
+                layout,
                 k_cache=cache.k_layers[index],
                 v_cache=cache.v_layers[index],
                 cache_rows=cache_rows,

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from dspark.engine.batch import PackedBatch
+from dspark.engine.models.block_logits import BlockLogits
 from dspark.engine.models.decoder import Decoder
+from dspark.engine.models.draft_vocabulary import load_draft_vocabulary
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.drafter_weights import (
     load_confidence_head,
@@ -21,13 +23,15 @@ from dspark.engine.models.kv_cache import KVCache
 from dspark.engine.models.layers import WeightFormat
 from dspark.engine.models.target import Target
 from dspark.engine.models.target_weights import Weights, load_linear, load_norm
+from dspark.engine.models.tensor_shapes import unused_tensors
 from dspark.engine.models.weights import Checkpoint
+from dspark.engine.models.window_layout import window_layout
 from dspark.engine.proposals import DraftBlock, DraftOutput
-from dspark.kernels import confidence_logits, headless_confidence_logits, markov_step, write_main_cache
+from dspark.kernels import confidence_logits, headless_confidence_logits, write_main_cache
 
 
 class Drafter:
-    """Weights and forwards of a DeepSpec checkpoint. Neither waits for the device: CUDA graphs can hold both."""
+    """Weights and forwards of a drafter checkpoint. Neither waits for the device: CUDA graphs can hold both."""
 
     def __init__(self, config: DrafterConfig, weights: Weights, format: WeightFormat, *, target: Target) -> None:
         backbone = config.backbone
@@ -35,7 +39,8 @@ class Drafter:
         self.device = format.device
         self.dtype = format.activation
         self.embed = load_embedding(config, weights, format, shared=target.embed)
-        self.head = load_lm_head(config, weights, format, shared=target.head)
+        self.vocabulary = load_draft_vocabulary(config, weights, format.device)
+        self.head = load_lm_head(config, weights, format, shared=target.head, vocabulary=self.vocabulary)
         num_features = len(config.target_layer_ids) * backbone.hidden_size
         self.fc = load_linear(weights, ["fc"], [backbone.hidden_size], num_features, bias=False, format=format)
         self.hidden_norm = load_norm(weights, "hidden_norm.weight", backbone.hidden_size, format)
@@ -46,33 +51,41 @@ class Drafter:
             format,
             prefix="",
             # The block behind a full context still needs its positions.
-            num_positions=backbone.max_position_embeddings + config.block_size,
+            num_positions=backbone.max_position_embeddings + config.block_width,
+            windowed=frozenset() if config.window is None else config.window.layers,
         )
         k_norms = [layer.k_norm for layer in self.decoder.layers if layer.k_norm is not None]
         self.k_norms = torch.stack(k_norms)  # [Ld, D]
-        self.markov = load_markov_head(config, weights, format)
+        self.markov = load_markov_head(config, weights, format, vocabulary=self.vocabulary)
         self.confidence = load_confidence_head(config, weights, format)
-        self._offsets = torch.arange(config.block_size, device=format.device)  # [G]
-        self._masks = torch.full((1, config.block_size), config.mask_token_id, device=format.device)  # [1, G]
+        # The slot whose output drafts the first token.
+        self._first_slot = 0 if config.samples_anchor else 1
+        self._offsets = torch.arange(config.block_width, device=format.device)  # [B]
+        self._masks = torch.full((1, config.block_width), config.mask_token_id, device=format.device)  # [1, B]
 
     @classmethod
     def load(cls, folder: Path, *, target: Target, device: torch.device, dtype: str) -> Drafter:
-        """Load a DeepSpec checkpoint folder for `target`, whose embedding and head it shares where it has none.
+        """Load a checkpoint folder for `target`, whose embedding and head it shares where it has none.
 
         Raises:
-            CheckpointError: it cannot be read, is of another format, or was not made for this target.
+            CheckpointError: it cannot be read, is of no format that is known, or was not made for this target.
         """
         config = DrafterConfig.from_folder(folder)
         config.check_target(target.config)
         checkpoint = Checkpoint(folder)
         drafter = cls(config, checkpoint, WeightFormat.of(dtype, device), target=target)
-        checkpoint.refuse_unread()
+        checkpoint.refuse_unread(unused=unused_tensors(config))
         return drafter
 
     @property
     def block_size(self) -> int:
         """Most tokens one block can hold (G)."""
         return self.config.block_size
+
+    @property
+    def block_width(self) -> int:
+        """Slots of a block, the anchor's included (B): G or, if the anchor's slot drafts nothing, G + 1."""
+        return self.config.block_width
 
     @property
     def mask_token_id(self) -> int:
@@ -117,27 +130,37 @@ class Drafter:
         """Propose `block.steps` tokens a request; the block's own K and V go to `block.cache_rows`.
 
         out: memory for tokens, logits and confidence logits. Its logits hold q then only if some row may be sampled.
+        q is over the target's ids, -inf for those that the drafter does not know.
         """
-        hidden = self._block_hidden(block, cache)  # [R, G, H]
+        hidden = self._block_hidden(block, cache)  # [R, B, H]
         num_requests, _, hidden_size = hidden.shape
-        wanted = hidden[:, : block.steps]
-        memory = None if out is None or out.logits is None else out.logits.flatten(0, 1)
-        logits = self.head(wanted.reshape(-1, hidden_size), memory)
-        logits = logits.view(num_requests, block.steps, -1)  # [R, steps, V] fp32
+        drafted = hidden[:, self._first_slot : self._first_slot + block.steps]
+        memory = None if out is None else out.logits
+        rows = self.head(
+            drafted.reshape(-1, hidden_size),
+            memory.flatten(0, 1) if memory is not None and self.vocabulary is None else None,
+        )
         # Greedy rows have a one-hot q, so only a confidence that is read off the logits needs them corrected.
-        keep_logits = out is None or block.noise is not None or self.confidence is None
-        tokens = self._walk(block, wanted, logits, keep_logits=keep_logits)
+        wanted = out is None or block.noise is not None
+        logits = BlockLogits.of(
+            rows.view(num_requests, block.steps, -1),
+            vocabulary=self.vocabulary,
+            memory=memory,
+            wanted=wanted,
+            kept=wanted or self.confidence is None,
+        )
+        tokens = self._walk(block, hidden, logits)
         if out is None:
             confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
-            out = DraftOutput(tokens=tokens, logits=logits, confidence_logits=confidence)
+            out = DraftOutput(tokens=tokens, logits=logits.q, confidence_logits=confidence)
         else:
             out.tokens.copy_(tokens)
         out.hidden = hidden
         if self.confidence is None:
-            headless_confidence_logits(logits, temperature=block.temperature, out=out.confidence_logits)
+            headless_confidence_logits(logits.rows, temperature=block.temperature, out=out.confidence_logits)
         else:
             confidence_logits(
-                wanted,
+                drafted,
                 None if self.markov is None else self.markov.w1,
                 # A position is judged by the token before it: what it says must not depend on its own token.
                 torch.cat((block.anchors[:, None], tokens[:, :-1]), dim=1),
@@ -148,41 +171,40 @@ class Drafter:
         return out
 
     def _block_hidden(self, block: DraftBlock, cache: KVCache) -> Tensor:
-        """Hidden states [R, G, H] of `[anchor, mask x (G-1)]` after the final norm."""
+        """Hidden states [R, B, H] of `[anchor, mask x (B-1)]` after the final norm."""
         num_requests = block.anchors.shape[0]
+        width, window = self.block_width, self.config.window
         token_ids, positions = block.token_ids, block.positions
         if token_ids is None or positions is None:
-            token_ids = self._masks.repeat(num_requests, 1)  # [R, G]
+            token_ids = self._masks.repeat(num_requests, 1)  # [R, B]
             token_ids[:, 0] = block.anchors
             positions = block.starts[:, None] + self._offsets
-        residual = self.embed(token_ids.view(-1))  # [R*G, H]
+        residual = self.embed(token_ids.view(-1))  # [R*B, H]
+        windowed = None
+        if window is not None:
+            windowed = window_layout(window, block, width=width, context_limit=self.context_limit)
         hidden = self.decoder(
-            residual, positions.view(-1), cache, cache_rows=block.cache_rows, attention=block.attention
+            residual,
+            positions.view(-1),
+            cache,
+            cache_rows=block.cache_rows,
+            attention=block.attention,
+            window_attention=windowed,
         )
-        return hidden.view(num_requests, self.block_size, -1)
+        return hidden.view(num_requests, width, -1)
 
-    def _walk(self, block: DraftBlock, hidden: Tensor, logits: Tensor, *, keep_logits: bool) -> Tensor:
-        """Choose the tokens [R, steps] left to right, each behind the one before it.
-
-        hidden [R, steps, H]; corrects logits [R, steps, V] in place if they are to be kept.
-        """
+    def _walk(self, block: DraftBlock, hidden: Tensor, logits: BlockLogits) -> Tensor:
+        """Choose the tokens [R, steps] left to right, each behind the one before it. hidden [R, B, H]."""
         markov = self.markov
-        w1, w2 = (markov.w1, markov.w2) if markov is not None else (None, None)
         state = markov.initial_state(block.anchors.shape[0]) if markov is not None else None
         previous, embedding, tokens = block.anchors, None, []
-        for step in range(block.steps):
+        for slot in range(self._first_slot + block.steps):
             if markov is not None:
-                state, embedding = markov.advance(state, hidden[:, step], previous)
-            previous = markov_step(
-                logits[:, step],
-                w1,
-                w2,
-                previous,
-                # The anchor sits at `starts`, so the first drafted token belongs to the position behind it.
-                noise=None if block.noise is None else block.noise.at(step + 1),
-                temperature=block.temperature,
-                embedding=embedding,
-                keep_logits=keep_logits,
-            )
+                # A recurrent state runs through the anchor's slot too, whether or not that drafts a token.
+                state, embedding = markov.advance(state, hidden[:, slot], previous)
+            if slot < self._first_slot:
+                continue
+            step = slot - self._first_slot
+            previous = logits.choose(step, block, previous, markov=markov, embedding=embedding)
             tokens.append(previous)
         return torch.stack(tokens, dim=1)

@@ -1,135 +1,85 @@
-"""config.json of a drafter checkpoint: which format it is, and what it says."""
+"""config.json of a drafter checkpoint, of whichever format: what it says, and which target it was made for."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dspark.engine.errors import CheckpointError
-from dspark.engine.models.config_values import flag, is_whole, refuse, strings, whole_number
+from dspark.engine.models.drafter_formats import DraftFormat, DraftWindow, read_fields
 from dspark.engine.models.model_config import ModelConfig, read_json_object
-
-ARCHITECTURE = "Qwen3DSparkModel"
-MOST_BLOCK_SIZE = 64
-MARKOV_HEAD_TYPES = ("vanilla", "gated", "rnn")
-_PICK_ANOTHER = 'Use a checkpoint in the DeepSpec layout (`architectures: ["Qwen3DSparkModel"]`).'
-_SOURCE = "the drafter's config.json"
-_FETCH_AGAIN = "Fetch the checkpoint again, or correct its config.json."
+from dspark.engine.models.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterConfig:
-    """A DeepSpec checkpoint: a Qwen3 backbone and what DSpark adds to it."""
+    """A Qwen3 backbone and what DFlash and DSpark add to it. The formats: DESIGN, section 6."""
 
     backbone: ModelConfig
     block_size: int  # G, drafted tokens a block
     mask_token_id: int
     target_layer_ids: tuple[int, ...]  # -1 is the embedding output
-    num_target_layers: int
+    num_target_layers: int | None  # None: the checkpoint does not say
     markov_rank: int  # 0: no Markov head (DFlash)
     markov_head_type: str | None  # None with rank 0
     enable_confidence_head: bool
     confidence_head_with_markov: bool
+    format: DraftFormat = DraftFormat.DEEPSPEC
+    # The anchor's own slot drafts the first token; else each mask slot drafts the token at its own position.
+    samples_anchor: bool = True
+    draft_vocab_size: int | None = None  # Vd; None: the target's own vocabulary
+    window: DraftWindow | None = None
 
     @classmethod
     def from_folder(cls, folder: Path) -> DrafterConfig:
         """Read `folder`/config.json.
 
         Raises:
-            CheckpointError: it cannot be read, is not a drafter, or is one of a format that is not supported.
+            CheckpointError: it cannot be read, is not a drafter, or is one of a kind that is not supported.
         """
         return cls.from_dict(read_json_object(Path(folder) / "config.json"))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> DrafterConfig:
         """Check a config.json that was read already."""
-        _require_deepspec(raw)
-        markov_rank = whole_number(raw, "markov_rank", 0, source=_SOURCE)
-        markov_head_type = raw.get("markov_head_type") or "vanilla" if markov_rank else None
-        if markov_head_type is not None and markov_head_type not in MARKOV_HEAD_TYPES:
-            raise CheckpointError(
-                f"the drafter's Markov head type {markov_head_type!r} is not supported",
-                f"Use a drafter whose `markov_head_type` is one of {', '.join(MARKOV_HEAD_TYPES)}.",
-            )
-        enable_confidence_head = flag(raw, "enable_confidence_head", source=_SOURCE)
-        with_markov = flag(raw, "confidence_head_with_markov", source=_SOURCE) and enable_confidence_head
-        if with_markov and not markov_rank:
-            raise CheckpointError(
-                "the drafter's config.json gives its confidence head a Markov part, but `markov_rank` is 0",
-                _FETCH_AGAIN,
-            )
-        backbone = _backbone(raw)
-        mask_token_id = whole_number(raw, "mask_token_id", 0, source=_SOURCE)
-        if mask_token_id >= backbone.vocab_size:
-            raise CheckpointError(
-                f"the drafter's `mask_token_id` is {mask_token_id}, outside its vocabulary of {backbone.vocab_size}",
-                _FETCH_AGAIN,
-            )
-        return cls(
-            backbone=backbone,
-            block_size=whole_number(raw, "block_size", 1, MOST_BLOCK_SIZE, source=_SOURCE),
-            mask_token_id=mask_token_id,
-            target_layer_ids=_layer_ids(raw),
-            num_target_layers=whole_number(raw, "num_target_layers", source=_SOURCE),
-            markov_rank=markov_rank,
-            markov_head_type=markov_head_type,
-            enable_confidence_head=enable_confidence_head,
-            confidence_head_with_markov=with_markov,
-        )
+        refusals = Refusals()
+        config = cls.read(raw, refusals)
+        refusals.raise_first()
+        assert config is not None, "a config without a refusal is one that can be read"
+        return config
+
+    @classmethod
+    def read(cls, raw: dict[str, Any], refusals: Refusals) -> DrafterConfig | None:
+        """As `from_dict`, but refusals are gathered. None if they leave open which tensors there have to be."""
+        fields = read_fields(raw, refusals)
+        return None if fields is None else cls(**fields)
+
+    @property
+    def block_width(self) -> int:
+        """Slots of a block: the anchor and its masks."""
+        return self.block_size + (0 if self.samples_anchor else 1)
+
+    @property
+    def head_vocab_size(self) -> int:
+        """Rows of the head and of W2: token ids that can be drafted (Vd)."""
+        return self.draft_vocab_size or self.backbone.vocab_size
 
     def check_target(self, target: ModelConfig) -> None:
         """Raise CheckpointError unless this drafter was made for a target of this shape."""
         remedy = "Use the drafter that was trained for this target, or the target that this drafter names."
+        refusals = Refusals()
         for what, mine, theirs in (
             ("a vocabulary of {}", self.backbone.vocab_size, target.vocab_size),
             ("hidden size {}", self.backbone.hidden_size, target.hidden_size),
             ("{} target layers", self.num_target_layers, target.num_layers),
         ):
-            if mine != theirs:
-                raise CheckpointError(f"the drafter expects {what.format(mine)}, but the target has {theirs}", remedy)
-        unknown = [layer for layer in self.target_layer_ids if not -1 <= layer < target.num_layers]
-        if unknown:
-            raise CheckpointError(
-                f"the drafter reads target layer {unknown[0]}, but the target's layers are 0 to {target.num_layers - 1}"
-                " (and -1, the embedding output)",
-                remedy,
-            )
-
-
-def _require_deepspec(raw: dict[str, Any]) -> None:
-    if "speculators_model_type" in raw:
-        raise CheckpointError(
-            f"the drafter is in the speculators format (`speculators_model_type`: {raw['speculators_model_type']!r}), "
-            "which is not supported",
-            _PICK_ANOTHER,
-        )
-    if "dflash_config" in raw:
-        raise CheckpointError(
-            "the drafter is in the z-lab DFlash format (`dflash_config`), which is not supported", _PICK_ANOTHER
-        )
-    if ARCHITECTURE not in strings(raw, "architectures", source=_SOURCE):
-        raise CheckpointError(
-            f'this is not a drafter: looked in config.json for `architectures: ["{ARCHITECTURE}"]` (DeepSpec), '
-            "`speculators_model_type` (speculators) and `dflash_config` (z-lab DFlash), and found "
-            f"`architectures: {json.dumps(raw.get('architectures'))}`",
-            _PICK_ANOTHER,
-        )
-
-
-def _backbone(raw: dict[str, Any]) -> ModelConfig:
-    # The authors' code applies no window in this format, whatever `layer_types` says, neither in training nor after it.
-    windows = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
-    plain = {key: value for key, value in raw.items() if key not in windows}
-    try:
-        return ModelConfig.from_dict(plain | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"})
-    except CheckpointError as error:
-        raise CheckpointError(f"the drafter cannot be used: {error}", error.remedy) from None
-
-
-def _layer_ids(raw: dict[str, Any]) -> tuple[int, ...]:
-    ids = raw.get("target_layer_ids")
-    if not isinstance(ids, list) or not ids or not all(map(is_whole, ids)):
-        refuse(raw, "target_layer_ids", "a list of layer numbers", source=_SOURCE)
-    return tuple(ids)
+            if mine is not None and mine != theirs:
+                refusals.add(f"the drafter expects {what.format(mine)}, but the target has {theirs}", remedy)
+        for layer in self.target_layer_ids:
+            if not -1 <= layer < target.num_layers:
+                refusals.add(
+                    f"the drafter reads target layer {layer}, but the target's layers are 0 to {target.num_layers - 1}"
+                    " (and -1, the embedding output)",
+                    remedy,
+                )
+        refusals.raise_first()

@@ -1,4 +1,4 @@
-"""From the tensors of a DeepSpec checkpoint to the drafter's fused layers and heads."""
+"""From the tensors of a drafter checkpoint to the drafter's fused layers and heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dspark.engine.models.draft_vocabulary import DraftVocabulary
 from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.drafter_formats import DraftFormat
 from dspark.engine.models.layers import Embedding, Head, Linear, WeightFormat
 from dspark.engine.models.markov_head import MarkovHead
 from dspark.engine.models.target_weights import Weights, load_linear, refuse_untied_head
@@ -29,15 +31,18 @@ def load_context_kv(config: DrafterConfig, weights: Weights, format: WeightForma
     return load_linear(weights, names, sizes, backbone.hidden_size, bias=backbone.qkv_bias, format=format)
 
 
-def load_markov_head(config: DrafterConfig, weights: Weights, format: WeightFormat) -> MarkovHead | None:
-    """The Markov head, None for rank 0."""
+def load_markov_head(
+    config: DrafterConfig, weights: Weights, format: WeightFormat, *, vocabulary: DraftVocabulary | None
+) -> MarkovHead | None:
+    """The Markov head, None for rank 0. W1 knows every token of the target, W2 those that can be drafted."""
     if config.markov_head_type is None:
         return None
     rank, hidden, vocab = config.markov_rank, config.backbone.hidden_size, config.backbone.vocab_size
+    w2 = _load_wide(weights, "markov_head.markov_w2.weight", (config.head_vocab_size, rank), format)
     head = MarkovHead(
         kind=config.markov_head_type,
         w1=_load_wide(weights, "markov_head.markov_w1.weight", (vocab, rank), format),
-        w2=_load_wide(weights, "markov_head.markov_w2.weight", (vocab, rank), format),
+        w2=_arranged(w2, vocabulary),
     )
     if head.kind == "gated":
         head.weight = _load_wide(weights, "markov_head.gate_proj.weight", (rank, hidden + rank), format)
@@ -62,18 +67,28 @@ def load_confidence_head(config: DrafterConfig, weights: Weights, format: Weight
 def load_embedding(config: DrafterConfig, weights: Weights, format: WeightFormat, *, shared: Embedding) -> Embedding:
     """The checkpoint's own embedding, the target's if it has none or the same."""
     name = "embed_tokens.weight"
-    if name not in weights:
+    if name not in weights or config.format is DraftFormat.ZLAB:
         return shared
     shape = (config.backbone.vocab_size, config.backbone.hidden_size)
     table = weights.read(name, shape).to(format.device, format.activation, copy=True)
     return shared if _same(table, shared.weight) else Embedding(table, format.activation)
 
 
-def load_lm_head(config: DrafterConfig, weights: Weights, format: WeightFormat, *, shared: Head) -> Head:
-    """The checkpoint's own head, the target's if it has none or the same."""
+def load_lm_head(
+    config: DrafterConfig,
+    weights: Weights,
+    format: WeightFormat,
+    *,
+    shared: Head,
+    vocabulary: DraftVocabulary | None,
+) -> Head:
+    """The checkpoint's own head, the target's if it has none or the same. A reduced vocabulary needs its own."""
+    if vocabulary is not None:
+        stored = weights.read("lm_head.weight", (config.head_vocab_size, config.backbone.hidden_size))
+        return Head(_arranged(stored.to(format.device, Head.storage_dtype(format), copy=True), vocabulary))
     tied = config.backbone.tie_word_embeddings and "embed_tokens.weight" in weights
     name = "embed_tokens" if tied else "lm_head"
-    if f"{name}.weight" not in weights:
+    if f"{name}.weight" not in weights or config.format is DraftFormat.ZLAB:
         return shared
     stored = weights.read(f"{name}.weight", (config.backbone.vocab_size, config.backbone.hidden_size))
     if tied:
@@ -85,6 +100,10 @@ def load_lm_head(config: DrafterConfig, weights: Weights, format: WeightFormat, 
 def _load_wide(weights: Weights, name: str, shape: tuple[int, ...], format: WeightFormat) -> Tensor:
     # The heads' sums are taken in fp32, and a CPU would convert narrow weights again at every step.
     return weights.read(name, shape).to(format.device, Head.storage_dtype(format), copy=True)
+
+
+def _arranged(table: Tensor, vocabulary: DraftVocabulary | None) -> Tensor:
+    return table if vocabulary is None else vocabulary.arrange(table)
 
 
 def _same(own: Tensor | None, shared: Tensor | None) -> bool:

@@ -48,8 +48,11 @@ def dummy_drafter(spec: str | None, *, target: Target, device: torch.device, dty
         config.check_target(target.config)
     else:
         config = derived_drafter_config(target.config)
-    # Released drafters repeat the target's embedding and head, which are then shared.
-    weights = RandomWeights(1, device, absent=frozenset({"embed_tokens.weight", "lm_head.weight"}))
+    # Released drafters repeat the target's embedding and head, which are then shared. A reduced head is their own.
+    absent = {"embed_tokens.weight", "t2d"}
+    if config.head_vocab_size == config.backbone.vocab_size:
+        absent |= {"lm_head.weight", "d2t"}
+    weights = RandomWeights(1, device, absent=frozenset(absent))
     return Drafter(config, weights, WeightFormat.of(dtype, device), target=target)
 
 

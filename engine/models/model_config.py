@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dspark.engine.models.config_values import (
     token_ids,
     whole_number,
 )
+from dspark.engine.models.refusals import Refusals
 from dspark.engine.models.rope_config import RopeConfig
 from dspark.engine.wording import first_line
 
@@ -40,7 +42,9 @@ FAMILIES = {
     "Qwen2ForCausalLM": _Family("qwen2", num_kv_heads=32, sliding_window=4096),
     "Qwen3ForCausalLM": _Family("qwen3", num_kv_heads=32, head_dim=128, sliding_window=4096),
 }
+_NO_FAMILY = _Family("")
 SUPPORTED = ", ".join(FAMILIES)
+_PICK_DENSE = f"Use a dense, unquantised model with full attention of one of: {SUPPORTED}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +78,66 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
         """Read the contents of a config.json; raise a CheckpointError that names what is not supported."""
-        architecture = _architecture(config)
-        family = FAMILIES[architecture]
-        _refuse_unsupported(config, architecture)
-        num_heads = whole_number(config, "num_attention_heads")
-        hidden_size = whole_number(config, "hidden_size")
-        attention_bias = flag(config, "attention_bias")
+        refusals = Refusals()
+        model = cls.read(config, refusals)
+        refusals.raise_first()
+        assert model is not None, "a config without a refusal is one that can be read"
+        return model
+
+    @staticmethod
+    def check_generation(folder: Path) -> None:
+        """Raise CheckpointError for a generation_config.json that `from_folder` could not take."""
+        _generation_stop_ids(folder)
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], refusals: Refusals) -> ModelConfig | None:
+        """As `from_dict`, but refusals are gathered. None if they leave open which tensors there have to be."""
+
+        def read(reader: Callable[[], Any]) -> Any:
+            return refusals.gather(reader, None)
+
+        architecture = read(lambda: _architecture(config))
+        family = FAMILIES.get(architecture, _NO_FAMILY)
+        plain = refusals.check(lambda: _refuse_other_weights(config))
+        refusals.check(lambda: _refuse_activation(config))
+        refusals.check(lambda: _refuse_window(config, architecture, family))
+        num_heads = read(lambda: whole_number(config, "num_attention_heads"))
+        hidden_size = read(lambda: whole_number(config, "hidden_size"))
+        attention_bias = bool(read(lambda: flag(config, "attention_bias")))
         family_has_bias = architecture == "Qwen2ForCausalLM"
         # Mistral and Qwen2 ignore `attention_bias`: their classes fix it.
         reads_bias = architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
-        model = cls(
+        own_kv_heads = read(lambda: optional_whole_number(config, "num_key_value_heads", family.num_kv_heads))
+        own_head_dim = read(lambda: optional_whole_number(config, "head_dim", None))
+        num_kv_heads = own_kv_heads or num_heads
+        head_dim = own_head_dim or family.head_dim or (hidden_size // num_heads if hidden_size and num_heads else None)
+        keys = {name: name for name in ("vocab_size", "intermediate_size", "max_position_embeddings")}
+        keys["num_layers"] = "num_hidden_layers"
+        sizes = {name: read(partial(whole_number, config, key)) for name, key in keys.items()}
+        sizes |= {
+            "num_heads": num_heads,
+            "hidden_size": hidden_size,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+        }
+        others = {
+            "rms_norm_eps": read(lambda: number(config, "rms_norm_eps", 1e-6)),
+            "rope": read(lambda: RopeConfig.from_dict(config)) or RopeConfig(),
+            "tie_word_embeddings": bool(read(lambda: flag(config, "tie_word_embeddings"))),
+            "mlp_bias": architecture == "LlamaForCausalLM" and bool(read(lambda: flag(config, "mlp_bias"))),
+            "eos_token_ids": read(lambda: token_ids(config, "eos_token_id", family.eos_token_id, source="config.json")),
+        }
+        refusals.check(lambda: _refuse_heads(num_heads, num_kv_heads, head_dim))
+        if architecture is None or not plain or None in sizes.values():
+            return None
+        return cls(
             architecture=architecture,
-            vocab_size=whole_number(config, "vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=whole_number(config, "intermediate_size"),
-            num_layers=whole_number(config, "num_hidden_layers"),
-            num_heads=num_heads,
-            num_kv_heads=optional_whole_number(config, "num_key_value_heads", family.num_kv_heads) or num_heads,
-            head_dim=optional_whole_number(config, "head_dim", None) or family.head_dim or hidden_size // num_heads,
-            rms_norm_eps=number(config, "rms_norm_eps", 1e-6),
-            max_position_embeddings=whole_number(config, "max_position_embeddings"),
-            rope=RopeConfig.from_dict(config),
-            tie_word_embeddings=flag(config, "tie_word_embeddings"),
             qkv_bias=family_has_bias or (reads_bias and attention_bias),
             output_bias=reads_bias and attention_bias,
-            mlp_bias=architecture == "LlamaForCausalLM" and flag(config, "mlp_bias"),
             qk_norm=architecture == "Qwen3ForCausalLM",
-            eos_token_ids=token_ids(config, "eos_token_id", family.eos_token_id, source="config.json"),
+            **sizes,
+            **others,
         )
-        if model.num_heads % model.num_kv_heads:
-            raise CheckpointError(
-                f"{model.num_heads} attention heads cannot share {model.num_kv_heads} key/value heads evenly",
-                "Check num_attention_heads and num_key_value_heads in config.json.",
-            )
-        if model.head_dim < 2 or model.head_dim % 2:
-            raise CheckpointError(f"heads of {model.head_dim} channels cannot be rotated in pairs", CORRECT)
-        return model
 
 
 def _generation_stop_ids(folder: Path) -> tuple[int, ...]:
@@ -146,30 +174,50 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return architecture
 
 
-def _refuse_unsupported(config: Mapping[str, Any], architecture: str) -> None:
-    remedy = f"Use a dense, unquantised target with full attention of one of: {SUPPORTED}."
+def _refuse_other_weights(config: Mapping[str, Any]) -> None:
+    """Raise for what makes the weights others than a dense decoder's."""
+    refusals = Refusals()
     quantization = config.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, Mapping) else "unknown"
-        raise CheckpointError(
+        refusals.add(
             f"the checkpoint is quantised (quantization_config: {method}), which is not supported",
             "Use the unquantised checkpoint; `--dtype int8` quantises its weights when they are loaded.",
         )
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if config.get(key):
+            refusals.add(f"mixture of experts ({key}: {config[key]}) is not supported", _PICK_DENSE)
+    refusals.raise_first()
+
+
+def _refuse_activation(config: Mapping[str, Any]) -> None:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise CheckpointError(f"hidden_act `{activation}` is not supported", remedy)
-    for key in ("num_experts", "num_local_experts"):
-        if config.get(key):
-            raise CheckpointError(f"mixture of experts ({key}: {config[key]}) is not supported", remedy)
-    window = _window_in_force(config, architecture)
+        raise CheckpointError(f"hidden_act `{activation}` is not supported", _PICK_DENSE)
+
+
+def _refuse_heads(num_heads: int | None, num_kv_heads: int | None, head_dim: int | None) -> None:
+    refusals = Refusals()
+    if num_heads and num_kv_heads and num_heads % num_kv_heads:
+        refusals.add(
+            f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads evenly",
+            "Check num_attention_heads and num_key_value_heads in config.json.",
+        )
+    if head_dim is not None and (head_dim < 2 or head_dim % 2):
+        refusals.add(f"heads of {head_dim} channels cannot be rotated in pairs", CORRECT)
+    refusals.raise_first()
+
+
+def _refuse_window(config: Mapping[str, Any], architecture: str | None, family: _Family) -> None:
+    window = _window_in_force(config, architecture or "", family)
     if window:
-        raise CheckpointError(f"sliding window attention ({window}) is not supported", remedy)
+        raise CheckpointError(f"sliding window attention ({window}) is not supported", _PICK_DENSE)
 
 
-def _window_in_force(config: Mapping[str, Any], architecture: str) -> str | None:
+def _window_in_force(config: Mapping[str, Any], architecture: str, family: _Family) -> str | None:
     """The setting that gives some layer a window shorter than the context, as text."""
     layer_types = strings(config, "layer_types")
-    window = optional_whole_number(config, "sliding_window", FAMILIES[architecture].sliding_window, 0, INT64)
+    window = optional_whole_number(config, "sliding_window", family.sliding_window, 0, INT64)
     if "sliding_attention" in layer_types:
         index = layer_types.index("sliding_attention")
         return f"layer_types names sliding_attention for layer {index}, sliding_window: {window}"

@@ -18,6 +18,7 @@ from dspark.engine.wording import first_line, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
+_HUB_DESCRIPTION = ["*.json", "README.md", "LICENSE*"]
 # Sub-folders hold other formats of the same weights, and so does Mistral's consolidated file.
 _HUB_NOT = ["*/*", "consolidated*"]
 # The hub's client passes on what these raise; which of them it uses has changed.
@@ -38,6 +39,16 @@ def resolve_drafter(spec: str, *, progress: Progress | None = None) -> Path | No
     if spec == DEFAULT_DRAFTER:
         return builtin_drafter()
     return _resolve(spec, "drafter", progress)
+
+
+def resolve_description(spec: str, *, progress: Progress | None = None) -> tuple[Path, bool]:
+    """Local folder or hub id of a target or drafter -> its folder, and whether that is the hub's copy.
+
+    Of a hub id only the JSON files, the card and the licence are fetched, unless the weights are there already.
+    """
+    if _HUB_ID.fullmatch(spec) and not os.path.exists(spec):
+        return _check_folder(_hub_folder(spec, "model", progress, _HUB_DESCRIPTION), spec, "model"), True
+    return _resolve(spec, "model", progress), False
 
 
 def builtin_drafter() -> Path:
@@ -76,17 +87,22 @@ def _check_folder(folder: Path, spec: str, role: str) -> Path:
 
 
 def _choices(role: str) -> str:
+    if role == "model":
+        return (
+            "Give the path of a Hugging Face model folder, a hub id like `org/name`, "
+            f"`{DEFAULT_TARGET}` or `{DEFAULT_DRAFTER}`."
+        )
     alias = DEFAULT_TARGET if role == "target" else f"{DEFAULT_DRAFTER}` or `{NO_DRAFTER}"
     return f"Give --{role} the path of a Hugging Face model folder, a hub id like `org/name`, or `{alias}`."
 
 
-def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
+def _hub_folder(repo_id: str, role: str, progress: Progress | None, files: list[str] = _HUB_FILES) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
     try:
         folder = huggingface_hub.snapshot_download(
-            repo_id, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_NOT, tqdm_class=_progress_bar(repo_id, progress)
+            repo_id, allow_patterns=files, ignore_patterns=_HUB_NOT, tqdm_class=_progress_bar(repo_id, progress)
         )
     except errors.GatedRepoError as error:
         raise CheckpointError(
@@ -101,15 +117,15 @@ def _hub_folder(repo_id: str, role: str, progress: Progress | None) -> Path:
     except errors.HFValidationError as error:
         raise UnknownModelError(f"the {role} `{repo_id}` is not a valid hub id", remedy=_choices(role)) from error
     except Exception as error:  # also whatever the HTTP library of the day raises
-        why, remedy = _fetch_failure(error)
+        why, remedy = fetch_failure(error)
         raise CheckpointError(
             f"the {role} `{repo_id}` is not a local folder and could not be fetched from the Hugging Face hub: {why}",
-            remedy=f"{remedy} Or give --{role} the path of a local folder.",
+            remedy=f"{remedy} Or give {'' if role == 'model' else f'--{role} '}the path of a local folder.",
         ) from error
     return Path(folder)
 
 
-def _fetch_failure(error: Exception) -> tuple[str, str]:
+def fetch_failure(error: Exception) -> tuple[str, str]:
     """Why a download failed, in words, and what to do."""
     from huggingface_hub import constants, errors
 

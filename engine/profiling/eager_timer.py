@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dspark.engine.eager import EagerRunner
+from dspark.engine.orders import RoundOrder
 from dspark.engine.profiling.made_up import MadeUpRequests, even_lengths
 from dspark.engine.profiling.plan import token_ladder
 from dspark.engine.profiling.stopwatch import Timed, timed
@@ -56,6 +57,7 @@ class EagerTimer:
         """The target step inside a round of verification."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
         self._watched.logits = None
+        self._runner.place(rows)
         self._verify(rows, num_tokens)
         step = self._watched.step
         assert step is not None, "a verification runs the target"
@@ -65,7 +67,9 @@ class EagerTimer:
     def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
         """A whole block of every request."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
-        block = timed(lambda: self._runner.draft(rows, self._steps), self._device)
+        self._runner.place(rows)
+        order = RoundOrder(self._steps, np.zeros(num_requests, dtype=np.int64))
+        block = timed(lambda: self._runner.draft(rows, order), self._device)
         return Sample(_bucket(num_requests, self.request_buckets), block.wall_s, block.device_s)
 
     @torch.inference_mode()
@@ -73,19 +77,21 @@ class EagerTimer:
         """A round of verification whose target step answers at once."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=sampled)
         self._watched.logits = self._logits
+        self._runner.place(rows)
         verification = timed(lambda: self._verify(rows, num_tokens), self._device)
         return Sample(_bucket(num_requests, self.request_buckets), verification.wall_s, verification.device_s)
 
     def _verify(self, rows: np.ndarray, num_tokens: int) -> None:
-        lengths = even_lengths(num_tokens, len(rows))
+        order = RoundOrder(self._steps, even_lengths(num_tokens, len(rows)))
         draft = self._draft
-        if draft is None or int(lengths.max()) == 0:
-            self._runner.verify(rows, lengths, None)
+        if draft is None or int(order.lengths.max()) == 0:
+            self._runner.verify(rows, order, None).wait()
             return
         assert draft.logits is not None
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
-        self._runner.verify(rows, lengths, DraftOutput(draft.tokens[:n], draft.logits[:n], draft.confidence_logits[:n]))
+        block = DraftOutput(draft.tokens[:n], draft.logits[:n], draft.confidence_logits[:n])
+        self._runner.verify(rows, order, block).wait()
 
 
 class _WatchedEngine:
@@ -94,6 +100,7 @@ class _WatchedEngine:
     def __init__(self, engine: Engine) -> None:
         self.device = engine.device
         self.config = engine.config
+        self.stop_id_tensor = engine.stop_id_tensor
         self.drafter = engine.drafter
         self.draft_cache = engine.draft_cache
         self.logits: torch.Tensor | None = None  # [most tokens, V]

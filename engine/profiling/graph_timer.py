@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.graphs.target_graphs import Sampling
+from dspark.engine.orders import RoundOrder
 from dspark.engine.profiling.made_up import MadeUpRequests, even_lengths
 from dspark.engine.profiling.stopwatch import Timed, timed
 from dspark.engine.profiling.timer import Sample
@@ -62,9 +64,12 @@ class GraphTimer:
     def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
         """The replay of a block's graph, and the round's way to the device."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
+        self._runner.place(rows)
         # The first one brings new block tables along, as hardly a round of a decode does.
-        self._runner.draft(rows, self._steps)
-        whole = timed(lambda: self._runner.draft(rows, self._steps), self._device)
+        order = RoundOrder(self._steps, np.zeros(num_requests, dtype=np.int64))
+        for _ in range(2):
+            self._runner.begin_round(timed=False)
+            whole = timed(lambda: self._runner.draft(rows, order), self._device)
         block = self._watched.block
         assert block is not None, "drafting replays a block"
         return Sample(self._watched.draft_bucket, whole.wall_s, block.device_s)
@@ -80,10 +85,13 @@ class GraphTimer:
     def _verify(self, num_tokens: int, num_requests: int, context_tokens: int, *, sampled: bool) -> float:
         """Wall-clock seconds of a round of verification."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=sampled)
-        lengths = even_lengths(num_tokens, num_requests)
+        order = RoundOrder(0, even_lengths(num_tokens, num_requests))
         # The first one brings new block tables along, as hardly a round of a decode does.
-        self._runner.verify(rows, lengths, None)
-        return timed(lambda: self._runner.verify(rows, lengths, None), self._device).wall_s
+        for _ in range(2):
+            self._runner.place(rows)
+            self._runner.begin_round(timed=False)
+            round_ = timed(lambda: self._runner.verify(rows, order, None).wait(), self._device)
+        return round_.wall_s
 
 
 class _WatchedGraphs:
@@ -93,11 +101,17 @@ class _WatchedGraphs:
         self.memory = graphs.memory
         self.target = _WatchedTarget(graphs, device)
         self.verification = _WatchedVerification(graphs, device)
+        self.prefill = graphs.prefill
         self.drafts = None if graphs.drafts is None else self
         self.block: Timed[DraftOutput] | None = None
         self.draft_bucket = 0
         self._drafts = graphs.drafts
+        self._graphs = graphs
         self._device = device
+
+    @property
+    def num_captured(self) -> int:
+        return self._graphs.num_captured
 
     def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
         """A draft block."""

@@ -73,7 +73,7 @@ def profile_engine(
         timer,
         concurrency=engine.concurrency,
         tokens_per_request=1 + engine.gamma,
-        block_size=engine.gamma,
+        block_size=engine.graph_sizes.block_width,
         contexts=settings.context_tokens,
     )
     plan = planner.plan(rng)
@@ -200,7 +200,7 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
 
 
 def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
-    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.gamma
+    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.graph_sizes.block_width
     bound = math.inf if short_context is None else short_context
     longest = context + per_request
 

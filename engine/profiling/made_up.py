@@ -34,6 +34,10 @@ class MadeUpRequests:
         rng = np.random.default_rng(seed)
         self.slots.tokens[:] = rng.integers(0, engine.target.config.vocab_size, self.slots.tokens.shape)
         self.slots.seeds[:] = rng.integers(0, 1 << 62, engine.concurrency)
+        # None of them is new, and none runs out of tokens.
+        self.slots.emitted[:] = 1
+        self.slots.limit[:] = self.slots.prompt_len[:] = 2 * engine.max_context
+        self.slots.ignore_eos[:] = True
         self.generator = torch.Generator(device=engine.device).manual_seed(seed)
         for cache in (engine.target_cache, engine.draft_cache):
             if cache is not None:

@@ -1,4 +1,4 @@
-"""What this run's own events say about predicted times (DESIGN 4, Round time)."""
+"""What this run's own events say about predicted times (DESIGN 4, Round time) and predicted acceptance."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _LEAST_SPREAD = 0.01
 _OUTLIER = 3.0  # in spreads: what deviates more counts as this much
 _PRIOR_SAMPLES = 4.0  # that the prediction is worth against the first measured ones
 _GLOBAL_WINDOW, _BUCKET_WINDOW = 64.0, 32.0  # samples that an estimate remembers
+_TOKEN_WINDOW = 2048.0  # expected accepted tokens that an acceptance ratio remembers
+_PRIOR_TOKENS = 64.0  # that the calibration is worth against the first measured ones
+_LEAST_ACCEPTANCE, _LARGEST_ACCEPTANCE = 0.5, 1.5
 _HALF_LIFE = 4096.0  # samples of other buckets after which half of a bucket's own are forgotten
 
 
@@ -60,6 +63,24 @@ class RatioEstimator:
         samples = self.samples()
         weight = samples / (samples + _PRIOR_SAMPLES)
         return np.exp(weight * self._level + (1 - weight) * self._overall.level)
+
+
+class AcceptanceRatio:
+    """Accepted / expected tokens of recent rounds: calibration is never perfect, and text differs from what it saw."""
+
+    def __init__(self) -> None:
+        self._expected = self._accepted = _PRIOR_TOKENS
+
+    def observe(self, *, expected: float, accepted: int) -> None:
+        """Take in a round that was expected to accept `expected` drafted tokens."""
+        kept = max(1 - expected / _TOKEN_WINDOW, 0.0)
+        self._expected = kept * self._expected + expected
+        self._accepted = kept * self._accepted + accepted
+
+    @property
+    def ratio(self) -> float:
+        """Between 1/2 and 3/2."""
+        return min(max(self._accepted / self._expected, _LEAST_ACCEPTANCE), _LARGEST_ACCEPTANCE)
 
 
 class _RobustMean:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
 from dspark.engine.scheduler.drafting import DraftSwitch
+from dspark.engine.scheduler.estimators import AcceptanceRatio
 from dspark.engine.scheduler.gain_average import GainAverage, rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import HazardArray
@@ -28,7 +29,8 @@ class RoundPlan:
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
     next_steps: int  # Markov steps of the block drafted at the end; 0: none is drafted
-    expected_tokens: float  # emitted by all requests together
+    survival_sum: float  # of the tokens to verify: accepted ones, if confidence is calibrated
+    expected_tokens: float  # emitted by all requests together, after correction by what was accepted before
     expected: PartTimes  # after correction by what was measured
     curve: PartTimes  # as profiled: what measurements are compared with
 
@@ -69,6 +71,7 @@ class RoundPlanner:
         self._switch = DraftSwitch(self._options) if drafting_is_optional else None
         self._recent_gain = GainAverage(gamma, window=_CAPACITY_WINDOW)
         self._gains = {steps: GainAverage(steps, window=_REVIEW_WINDOW) for steps in self._options}
+        self._acceptance = AcceptanceRatio()
         self._planned_steps = (gamma, gamma)  # of the block to be verified, and of the one before it
         self._idle_rounds = 0
         self._throughput: dict[int, float] = {}
@@ -109,7 +112,7 @@ class RoundPlanner:
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         most = min(num_requests + len(gain) - 1, self.clock.curve.max_batch_tokens)
         step_s = self.clock.step_times_s(load, most_tokens=most)
-        gain = gain[: len(step_s)]
+        gain = self._acceptance.ratio * gain[: len(step_s)]
 
         next_steps = self._next_steps(load)
         round_s = step_s + self.clock.draft_s(load, steps=next_steps)
@@ -120,7 +123,15 @@ class RoundPlanner:
             self._learn(seen, is_new=is_new)
         self._planned_steps = (next_steps, self._planned_steps[0])
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=next_steps)
-        return RoundPlan(load, budget, next_steps, num_requests + float(gain[budget]), expected, curve)
+        return RoundPlan(
+            load=load,
+            budget=budget,
+            next_steps=next_steps,
+            survival_sum=float(gain[budget]) / self._acceptance.ratio,
+            expected_tokens=num_requests + float(gain[budget]),
+            expected=expected,
+            curve=curve,
+        )
 
     def observe(
         self,
@@ -129,9 +140,12 @@ class RoundPlanner:
         target_s: float | None = None,
         verify_s: float | None = None,
         draft_s: float | None = None,
+        accepted: int | None = None,
     ) -> None:
-        """Seconds that the parts of a planned round took; None: not measured."""
+        """Seconds that the parts of a planned round took, and its accepted tokens in all; None: not measured."""
         clock, curve = self.clock, plan.curve
+        if accepted is not None and plan.budget and clock.adapt:
+            self._acceptance.observe(expected=plan.survival_sum, accepted=accepted)
         if target_s is not None:
             clock.observe_target(plan.num_tokens, predicted_s=curve.target_s, measured_s=target_s)
         if verify_s is not None:
@@ -190,7 +204,7 @@ class RoundPlanner:
         step_s = self.clock.step_times_s(load, most_tokens=most)
         result = {0: num_requests / float(step_s[0])}
         for steps, average in self._gains.items():
-            gain = average.at(num_requests)[: len(step_s)]
+            gain = self._acceptance.ratio * average.at(num_requests)[: len(step_s)]
             round_s = step_s[: len(gain)] + self.clock.draft_s(load, steps=steps)
             result[steps] = float(np.max((num_requests + gain) / round_s))
         return result

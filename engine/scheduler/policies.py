@@ -16,7 +16,7 @@ from dspark.engine.wording import shortened
 
 IntArray = NDArray[np.int64]
 
-_SPELLINGS = "none, fixed:K, threshold:T or threshold-position:T"
+_SPELLINGS = "none, fixed:K, threshold:T, threshold-position:T, causal or async"
 
 
 @dataclass(slots=True)
@@ -37,12 +37,16 @@ class Policy(Protocol):
     def drafts(self) -> bool:
         """Does it need a drafter at all."""
 
+    def steps(self, gamma: int) -> int:
+        """Tokens of a block of `gamma` that have to be drafted."""
+
+
+class LengthPolicy(Policy, Protocol):
+    """One that looks at each request of one round alone."""
+
     @property
     def reads_confidence(self) -> bool:
         """Does it look at confidence logits; else a round need not wait for them."""
-
-    def steps(self, gamma: int) -> int:
-        """Tokens of a block of `gamma` that have to be drafted."""
 
     def lengths(self, view: ScheduleView) -> IntArray:
         """Draft tokens that it would verify, [R]; the decode loop holds them to the caps."""
@@ -102,7 +106,18 @@ class Threshold:
         return _leading(judged(view.confidence_logits, view.temperatures) >= math.log(self.threshold))
 
 
-def parse_policy(text: str, gamma: int | None) -> Policy:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """As many tokens as pay for the time that they take, by the step curve (DESIGN 4): `async`, or `causal`."""
+
+    causal: bool
+    drafts: ClassVar[bool] = True
+
+    def steps(self, gamma: int) -> int:
+        return gamma
+
+
+def parse_policy(text: str, gamma: int | None) -> LengthPolicy | Planned:
     """The policy that `text` spells, for a drafter with blocks of `gamma` tokens.
 
     Args:
@@ -120,10 +135,12 @@ def parse_policy(text: str, gamma: int | None) -> Policy:
     return policy
 
 
-def _spelled(text: str, gamma: int | None) -> Policy:
+def _spelled(text: str, gamma: int | None) -> LengthPolicy | Planned:
     name, colon, value = text.partition(":")
     if name == "none" and not colon:
         return NoDraft()
+    if name in ("causal", "async") and not colon:
+        return Planned(causal=name == "causal")
     if name == "fixed" and colon:
         return Fixed(_length(value, gamma, text=text))
     if name == "threshold" and colon:

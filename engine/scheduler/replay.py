@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.history import SurvivalHistory
 from dspark.engine.scheduler.planner import RoundPlanner
-from dspark.engine.scheduler.policies import ScheduleView, parse_policy
+from dspark.engine.scheduler.policies import Planned, ScheduleView, parse_policy
 from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import HazardArray, hazards
 from dspark.profiles import StepCurve
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _WARM_UP = 0.1  # of the rounds, before anything is counted
@@ -117,20 +118,19 @@ def replay(
         rounds = int(np.clip(40_000 // concurrency, 200, 4_000))
     context = curve.reference_context_tokens if context_tokens is None else context_tokens
     load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
+    clock = RoundClock(curve, adapt=False)
+    most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
+    step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load, steps=blocks.gamma)
     draws = _draw(blocks, concurrency, rounds, rng)
     counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):
-        lengths, drafts = _planned(blocks, curve, draws, load, causal=policy == "causal")
+        lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal")
     elif policy == "oracle":
-        lengths, drafts = _best(blocks, curve, draws, load, counted=counted)
+        lengths, drafts = _best(blocks, draws, step_s, draft_s, counted=counted)
     else:
         lengths, drafts = _fixed(blocks, draws, policy), np.full(rounds, policy != "none")
     accepted = np.minimum(blocks.accepted[draws.rows], lengths)
-    batch = concurrency + lengths.sum(axis=1)
-    most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
-    clock = RoundClock(curve, adapt=False)
-    time_s = clock.step_times_s(load, most_tokens=most)[batch - concurrency]
-    time_s = time_s + drafts * clock.draft_s(load, steps=blocks.gamma)
+    time_s = step_s[lengths.sum(axis=1)] + drafts * draft_s
     tokens = accepted[counted].sum() + accepted[counted].size
     tokens_per_s = float(tokens / time_s[counted].sum())
     return ReplayResult(
@@ -166,38 +166,39 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     """Lengths [N, R] of a policy that looks at each block alone."""
     caps = np.full(len(blocks.accepted), blocks.gamma)
     view = ScheduleView(caps, blocks.confidence_logits, blocks.temperatures)
-    return parse_policy(policy, blocks.gamma).lengths(view)[draws.rows]
+    spelled = parse_policy(policy, blocks.gamma)
+    assert not isinstance(spelled, Planned), "planned policies look at the whole batch"
+    return spelled.lengths(view)[draws.rows]
 
 
 def _best(
-    blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad, *, counted: slice
+    blocks: ReplayBlocks, draws: _Draws, step_s: FloatArray, draft_s: float, *, counted: slice
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Lengths [N, R], and which rounds draft, of the largest throughput that any schedule of these blocks can have.
 
-    A schedule of throughput t is the best one if no round of another gains more than t tokens a second of its time:
-    each round takes what it gains most by, at the throughput so far, until that no longer rises (Dinkelbach 1967). A
-    budget may be larger than what will be accepted, where that leads to a faster bucket.
+    How many tokens are best in a round follows from what its time is worth in the others: tokens - rate * time is
+    maximised for a rate that is raised until it is the throughput itself (Dinkelbach 1967). A budget may be larger than
+    what will be accepted, where that leads to a faster bucket; and a round may do without its draft.
+
+    Args:
+        step_s: of R, R + 1 ... packed tokens.
+        counted: the rounds of which the throughput is.
     """
-    requests, gamma = load.num_requests, blocks.gamma
-    clock = RoundClock(curve, adapt=False)
-    step_s = clock.step_times_s(load, most_tokens=min(requests * (1 + gamma), curve.max_batch_tokens))
-    # A last choice is not to draft, and so to verify nothing.
-    time_s = np.append(step_s + clock.draft_s(load, steps=gamma), step_s[0])
-    budgets = np.append(np.arange(len(step_s)), 0)
     accepted = blocks.accepted[draws.rows]
+    requests = accepted.shape[1]
+    # The last choice is not to draft, and so to verify nothing.
+    time_s = np.append(step_s + draft_s, step_s[0])
+    budgets = np.append(np.arange(len(step_s)), 0)
     passing, which = np.unique(accepted.sum(axis=1), return_inverse=True)
-    tokens = requests + np.minimum(budgets, passing[:, None])  # [sums, choices]
-    reached = 0.0
-    while True:
-        choice = np.argmax(tokens - reached * time_s, axis=1)[which]
-        emitted, spent_s = tokens[which, choice][counted].sum(), time_s[choice][counted].sum()
-        if emitted / spent_s <= reached * (1 + 1e-12):
-            break
-        reached = emitted / spent_s
+    tokens = requests + np.minimum(budgets, passing[:, None])  # [different numbers of passing tokens, choices]
+    rate, better = -1.0, 0.0
+    while better > rate:
+        rate = better
+        choice = np.argmax(tokens - rate * time_s, axis=1)[which]
+        better = float(tokens[which, choice][counted].sum() / time_s[choice][counted].sum())
     budget = budgets[choice][:, None]
     useful = _filled(budget, accepted)
-    rest = budget - useful.sum(axis=1, keepdims=True)
-    return useful + _filled(rest, gamma - accepted), choice < len(step_s)
+    return useful + _filled(budget - useful.sum(axis=1, keepdims=True), blocks.gamma - accepted), choice < len(step_s)
 
 
 def _filled(budget: IntArray, room: IntArray) -> IntArray:
@@ -206,11 +207,11 @@ def _filled(budget: IntArray, room: IntArray) -> IntArray:
 
 
 def _planned(
-    blocks: ReplayBlocks, curve: StepCurve, draws: _Draws, load: RoundLoad, *, causal: bool
+    blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, clock: RoundClock, *, causal: bool
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Lengths [N, R], and which rounds end with drafting."""
     rounds, concurrency = draws.rows.shape
-    planner = RoundPlanner(RoundClock(curve, adapt=False), gamma=blocks.gamma, causal=causal)
+    planner = RoundPlanner(clock, gamma=blocks.gamma, causal=causal)
     history = SurvivalHistory(concurrency, blocks.gamma)
     slots = np.arange(concurrency)
     lengths = np.zeros((rounds, concurrency), dtype=np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,12 @@ from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.atomic_file import replaced
 from dspark.engine.jobs.run_header import differences
 from dspark.engine.models.drafter_config import DrafterConfig
-from dspark.engine.models.weights import SINGLE_FILE
+from dspark.engine.models.tensor_files import SINGLE_FILE
 from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.draft_model import DraftModel
 from dspark.engine.training.settings import STATE_FOLDER
 from dspark.engine.training.shape import config_document
+from dspark.engine.wording import first_line
 
 STATE_FILE = "state.pt"
 CARD_FILE = "README.md"
@@ -52,6 +52,10 @@ class RunFolder:
     @property
     def has_drafter(self) -> bool:
         return (self.folder / SINGLE_FILE).exists()
+
+    def forget_run(self) -> None:
+        """Drop the state of an earlier run. Its drafter stays until there is a new one."""
+        self.state_path.unlink(missing_ok=True)
 
     def save_drafter(self, model: DraftModel, *, num_anchors: int) -> None:
         """Write the drafter's config.json and weights, bf16, without embedding and head."""
@@ -100,8 +104,10 @@ class RunFolder:
         device = next(model.parameters()).device
         try:
             content = torch.load(self.state_path, map_location=device, weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise UsageError(f"{self.state_path} cannot be read: {error}", "Start again with --overwrite.") from None
+        except Exception as error:  # the library raises nearly anything for a broken file
+            raise UsageError(
+                f"{self.state_path} cannot be read: {first_line(error)}", "Start again with --overwrite."
+            ) from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise UsageError(f"{self.state_path} is no state of `dspark train`", "Start again with --overwrite.")
         different = differences(strict_json.loads(content["identity"]), identity)

@@ -13,14 +13,20 @@ from dspark.engine.training.batches import Chunk, HostBatch
 from dspark.engine.training.settings import PAGE_TOKENS
 from dspark.kernels import AttentionLayout
 
+_MOST_GROUPED = 24
+
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """B rows of S text tokens with A blocks of G slots each: who sees whom, and where everybody stands."""
+    """B rows of S text tokens with A blocks of G slots each: who sees whom, and where everybody stands.
 
+    The blocks of a row attend in n groups of a = A / n: among all of a row's slots nearly everything is hidden.
+    """
+
+    num_rows: int
     context_positions: Tensor  # [B*S] int64, in the token's text
     block_positions: Tensor  # [B*A*G] int64
-    visible: Tensor  # [B, A*G, S + A*G] bool
+    visible: Tensor  # [B*n, a*G, S + a*G] bool
     block_tokens: Tensor  # [B, A, G] int64, anchor and masks
     previous: Tensor  # [B, A, G] int64, the text's token before each slot's own
 
@@ -42,9 +48,11 @@ class BlockLayout:
         offsets = torch.arange(block_size, device=token_ids.device)
         column = torch.arange(width, device=token_ids.device)
         context = (column >= first_columns[..., None]) & (column < anchor_columns[..., None])  # [B, A, S]
-        own = torch.arange(num_anchors, device=token_ids.device).repeat_interleave(block_size)
-        within = (own[:, None] == own).expand(num_rows, -1, -1)
-        visible = torch.cat((context.repeat_interleave(block_size, dim=1), within), dim=2)
+        group = _group_size(num_anchors)
+        context = context.view(-1, group, width).repeat_interleave(block_size, dim=1)  # [B*n, a*G, S]
+        own = torch.arange(group, device=token_ids.device).repeat_interleave(block_size)
+        within = (own[:, None] == own).expand(context.shape[0], -1, -1)
+        visible = torch.cat((context, within), dim=2)
         starts = context_positions.gather(1, anchor_columns)  # [B, A]
         slot_columns = anchor_columns[..., None] + offsets  # [B, A, G]
         # Slots behind the end of a row have no label: what stands before them does not matter.
@@ -52,12 +60,18 @@ class BlockLayout:
         block_tokens = torch.full_like(previous, mask_token_id)
         block_tokens[..., 0] = previous[..., 0]
         return cls(
+            num_rows=num_rows,
             context_positions=context_positions.reshape(-1),
             block_positions=(starts[..., None] + offsets).view(-1),
             visible=visible,
             block_tokens=block_tokens,
             previous=previous,
         )
+
+
+def _group_size(num_anchors: int) -> int:
+    """The largest divisor of up to 24, which hides little and repeats the context's K and V few times."""
+    return max(size for size in range(1, min(num_anchors, _MOST_GROUPED) + 1) if num_anchors % size == 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,11 @@ class Documents:
 
 
 def pack_rows(lengths: Sequence[int], *, capacity: int, order: np.ndarray) -> list[list[int]]:
-    """Put each of `lengths` (at most `capacity`) into the row that it fills best; rows of text indices."""
+    """Put the texts `order` into rows of `capacity` tokens, the longest first, each where it leaves the least room."""
     rows: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (tokens left, row), ascending
-    for index in order.tolist():
-        length = int(lengths[index])
+    for index in sorted(order.tolist(), key=lambda index: -lengths[index]):
+        length = lengths[index]
         place = bisect_left(spaces, (length, -1))
         if place == len(spaces):
             rows.append([index])

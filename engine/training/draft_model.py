@@ -108,7 +108,7 @@ class DraftModel(nn.Module):
     def forward(self, features: Tensor, blocks: BlockLayout) -> Tensor:
         """features [B*S, n*H] -> hidden states [B*A*G, H] of the blocks' slots behind the final norm."""
         config, eps = self.config.backbone, self.config.backbone.rms_norm_eps
-        num_rows, num_slots, _ = blocks.visible.shape
+        num_groups, num_slots, _ = blocks.visible.shape
         group = config.num_heads // config.num_kv_heads
         with torch.no_grad():
             stream = self._embed(blocks.block_tokens.view(-1)).to(self.dtype)  # [B*A*G, H]
@@ -127,13 +127,13 @@ class DraftModel(nn.Module):
             q = rotate_half(self._norm(q, attention.q_norm), *angles)
             k = rotate_half(self._norm(k, attention.k_norm), *angles)
             attended = _attend(
-                _by_kv_head(q.unflatten(1, (config.num_kv_heads, group)), num_rows),
-                _joined(context_k[:, index], k, num_rows),
-                _joined(context_v[:, index], v, num_rows),
+                _by_kv_head(q.unflatten(1, (config.num_kv_heads, group)), num_groups),
+                _joined(context_k[:, index], k, blocks.num_rows, num_groups),
+                _joined(context_v[:, index], v, blocks.num_rows, num_groups),
                 bias,
-            )  # [B, Hkv, A*G*group, D]
-            attended = attended.view(num_rows, config.num_kv_heads, num_slots, group, config.head_dim)
-            attended = attended.permute(0, 2, 1, 3, 4).reshape(num_rows * num_slots, -1)
+            )  # [B*n, Hkv, a*G*group, D]
+            attended = attended.view(num_groups, config.num_kv_heads, num_slots, group, config.head_dim)
+            attended = attended.permute(0, 2, 1, 3, 4).reshape(num_groups * num_slots, -1)
             stream = stream + self._product(attended, attention.o_proj)
             gate, up = self._product(
                 self._norm(stream, layer.post_attention_layernorm), mlp.gate_proj, mlp.up_proj
@@ -186,14 +186,15 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
-def _by_kv_head(q: Tensor, num_rows: int) -> Tensor:
-    """q [B*N, Hkv, group, D] -> [B, Hkv, N*group, D]."""
+def _by_kv_head(q: Tensor, num_groups: int) -> Tensor:
+    """q [B*n*N, Hkv, group, D] -> [B*n, Hkv, N*group, D]."""
     num_kv_heads, _, head_dim = q.shape[1:]
-    q = q.view(num_rows, -1, *q.shape[1:]).transpose(1, 2)
-    return q.reshape(num_rows, num_kv_heads, -1, head_dim)
+    q = q.view(num_groups, -1, *q.shape[1:]).transpose(1, 2)
+    return q.reshape(num_groups, num_kv_heads, -1, head_dim)
 
 
-def _joined(context: Tensor, block: Tensor, num_rows: int) -> Tensor:
-    """K or V of texts [B*S, Hkv, D] and of blocks [B*N, Hkv, D] -> [B, Hkv, S + N, D]."""
-    parts = [part.view(num_rows, -1, *part.shape[1:]) for part in (context, block)]
-    return torch.cat(parts, dim=1).transpose(1, 2)
+def _joined(context: Tensor, block: Tensor, num_rows: int, num_groups: int) -> Tensor:
+    """K or V of texts [B*S, Hkv, D] and of blocks [B*n*N, Hkv, D] -> [B*n, Hkv, S + N, D]."""
+    context = context.view(num_rows, 1, -1, *context.shape[1:])
+    context = context.expand(-1, num_groups // num_rows, -1, -1, -1).flatten(0, 1)
+    return torch.cat((context, block.view(num_groups, -1, *block.shape[1:])), dim=1).transpose(1, 2)

@@ -75,7 +75,11 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
     model_folder = resolve_target(job.target, progress=reporter.step)
     reporter.step("Loading the tokenizer")
     tokenizer = Tokenizer.load(model_folder)
-    path = job.text.data or folder.state_folder / "text.jsonl"
+    path = job.data
+    if not job.resume:
+        folder.forget_run()
+        if job.text.data is None:
+            path.unlink(missing_ok=True)
     engine = None
     if not path.exists():
         reporter.step("Loading the target")

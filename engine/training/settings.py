@@ -8,10 +8,11 @@ from pathlib import Path
 
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import UsageError
-from dspark.engine.models.drafter_config import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
+from dspark.engine.models.drafter_formats import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
 
 NO_MARKOV_HEAD = "none"
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")
+PARTIAL_SUFFIX = ".partial"
 # Folder beside the drafter that a run goes on from.
 STATE_FOLDER = "training"
 # Rows are laid out in cache pages of so many tokens.
@@ -74,9 +75,10 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.minutes is None):
-            raise UsageError("steps and minutes both say when to end" if self.steps else "nothing says when to end",
-                             "Give one of --steps and --minutes.")  # fmt: skip
+        if self.steps is None and self.minutes is None:
+            raise UsageError("nothing says when the run ends", "Give one of --steps and --minutes.")
+        if self.steps is not None and self.minutes is not None:
+            raise UsageError("steps stands beside --minutes, and each says when to end", "Keep one of them.")
         for name in ("steps", "rows", "row_tokens", "anchors", "evaluate_every_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -154,9 +156,21 @@ class TrainJob:
         Raises:
             UsageError: it holds something, and nothing says what is to become of it.
         """
+        if self.resume or self.overwrite:
+            return
         taken = [name for name in ("config.json", "model.safetensors", STATE_FOLDER) if (self.output / name).exists()]
-        if taken and not (self.resume or self.overwrite):
+        if taken:
             raise UsageError(
                 f"{self.output} holds a drafter or an interrupted run ({taken[0]})",
                 "Go on with --resume, start anew with --overwrite, or give another --output.",
             )
+        partial = self.data.with_name(self.data.name + PARTIAL_SUFFIX)
+        if partial.exists() and not self.data.exists():
+            raise UsageError(
+                f"{partial} holds text of an interrupted run", "Go on with --resume, or start anew with --overwrite."
+            )
+
+    @property
+    def data(self) -> Path:
+        """Where the text is, or is to be."""
+        return self.text.data or self.output / STATE_FOLDER / "text.jsonl"

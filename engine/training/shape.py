@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.errors import UsageError
-from dspark.engine.models.drafter_config import ARCHITECTURE, DrafterConfig
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.drafter_formats import ARCHITECTURE
 from dspark.engine.models.dummy import derived_drafter_config
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.training.settings import NO_MARKOV_HEAD, DrafterShape
@@ -35,8 +36,8 @@ def drafter_config(shape: DrafterShape, target: ModelConfig, *, mask_token_id: i
     markov = shape.markov_head != NO_MARKOV_HEAD
     return replace(
         derived,
-        # The eps of Qwen3's norms.
-        backbone=replace(derived.backbone, num_layers=shape.layers, rms_norm_eps=1e-6),
+        # The eps of Qwen3's norms; where a text ends is the target's affair.
+        backbone=replace(derived.backbone, num_layers=shape.layers, rms_norm_eps=1e-6, eos_token_ids=()),
         block_size=shape.block_size,
         mask_token_id=mask_token_id,
         target_layer_ids=tuple(layers),

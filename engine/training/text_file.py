@@ -12,8 +12,7 @@ from typing import IO, Any
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs import strict_json
-
-PARTIAL_SUFFIX = ".partial"
+from dspark.engine.training.settings import PARTIAL_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)

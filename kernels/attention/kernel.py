@@ -69,7 +69,8 @@ def attention_kernel(
 ):  # fmt: skip
     """Program (request, tile of packed rows x K/V head, split). A packed row is (query, query head of the K/V head).
 
-    WINDOW 0: tables [R, M] are block tables. Else they are cache rows [R, WINDOW], -1 = none.
+    WINDOW 0: tables [R, M] are block tables. Else they are cache rows [R, WINDOW], -1 = none, and if CAUSAL the last
+    ones are the queries' own.
     ROPE: q is [T, (Hq+2Hkv)*D] as the projection made it. Every program rotates its queries; the split that holds a new
     row rotates and stores it before it reads its rows. One tile must then hold all queries of a request.
     """

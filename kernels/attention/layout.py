@@ -13,8 +13,9 @@ class AttentionLayout:
     Causal: query i of a request's n sees rows 0 .. kv_len - n + i. Not causal: all of its queries see rows
     0 .. kv_len - 1. Nothing at or past the visible length may influence the result.
 
-    Windowed layers give `kv_rows` instead, which the block tables and lengths then do not matter to: all queries of a
-    request see exactly those cache rows.
+    Windowed layers give `kv_rows` instead, which the block tables and lengths then do not matter to. Not causal: all
+    queries of a request see exactly those cache rows. Causal: its n queries are the last n columns, none of them -1,
+    and query i sees the columns before column W - n + i and that one.
     """
 
     block_tables: Tensor  # [R, M] int32

@@ -51,7 +51,7 @@ def plan_attention(
 def _compacted(layout: AttentionLayout, kv_rows: Tensor) -> AttentionLayout:
     """The same view as block tables of pages of one row."""
     there = kv_rows >= 0
-    # Stable: the rows keep their order, those that are none go behind them.
+    # Stable: the rows keep their order, so that a request's own stay last; those that are none go behind them.
     tables = kv_rows.gather(1, torch.argsort(~there, dim=1, stable=True))
     return replace(
         layout,
@@ -59,7 +59,6 @@ def _compacted(layout: AttentionLayout, kv_rows: Tensor) -> AttentionLayout:
         kv_lens=there.sum(dim=1, dtype=torch.int32),
         page_size=1,
         max_kv_len=kv_rows.shape[1],
-        causal=False,
         kv_rows=None,
     )
 

@@ -132,7 +132,7 @@ def _launch(
         GROUP=heads // kv_heads,
         HEAD_DIM=head_dim,
         PAGE=layout.page_size,
-        CAUSAL=layout.causal and not windowed,
+        CAUSAL=layout.causal,
         WINDOW=tables.shape[1] if windowed else 0,
         SPLITS=plan.splits,
         MIN_ROWS=plan.min_rows,

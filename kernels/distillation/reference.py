@@ -21,7 +21,7 @@ def distill_rows(
     target_rows[i] of the target's and the token labels[i]; both [N] int64.
 
     `gradient` [N, V] receives that of Σ weights * (ce_share * -log q(label) + l1_share * ‖q - p‖₁) with respect to the
-    draft logits; it may be `draft_logits` itself. weights [N] fp32. Where q equals p, L1 has gradient 0.
+    draft logits; it may be `draft_logits` itself. weights [N] fp32. Where q equals p, L1 rises with q.
     """
     log_q = draft_logits.log_softmax(-1)
     log_p = target_logits.log_softmax(-1)
@@ -33,7 +33,7 @@ def distill_rows(
     difference = q - log_p.exp_().index_select(0, target_rows)
     distance = difference.abs().sum(-1)
     if gradient is not None:
-        sign = difference.sign_()
+        sign = torch.where(difference >= 0, 1.0, -1.0).to(q.dtype)
         pull = (sign * q).sum(-1, keepdim=True)
         slope = q.mul_(sign.sub_(pull).mul_(l1_share).add_(ce_share))
         slope.scatter_add_(1, label_column, torch.full_like(slope[:, :1], -ce_share))

@@ -10,17 +10,18 @@ from torch import Tensor
 
 
 class RoundField(IntEnum):
-    """Columns of a request's row in the round [1 + S, fields] int64. Row 0 holds the number of requests alone."""
+    """Columns of a request's row in the round [1 + S, fields] int64.
 
-    SLOT = 0  # row of the block tables
-    START = 1  # text position of the anchor
-    LENGTH = 2  # drafted tokens to verify
-    ANCHOR = 3  # token id
-    GENERATION = 4
-    TEMPERATURE = 5  # bits of an fp32 number
-    TOP_P = 6  # bits of an fp32 number
-    TOP_K = 7
-    SEED = 8
+    Row 0 holds two numbers: of requests, and of drafted tokens to verify in all of them, where the device allocates.
+    """
+
+    SLOT = 0  # row of the block tables and of the state
+    LENGTH = 1  # drafted tokens to verify, at most
+    GENERATION = 2
+    TEMPERATURE = 3  # bits of an fp32 number
+    TOP_P = 4  # bits of an fp32 number
+    TOP_K = 5
+    SEED = 6
 
 
 @dataclass(slots=True)
@@ -28,7 +29,8 @@ class BatchInputs:
     """Inputs of one packed batch: T tokens of R requests, padding included.
 
     Padding tokens are token 0 at position 0 and cache row 0. Requests past the real ones have no queries, see nothing,
-    are greedy and have length -1, which verification skips.
+    are greedy and have length -1, which verification skips. Requests that have finished have length -1 too, and no
+    queries for the target; a draft block keeps its shape and is drafted for them in vain.
     """
 
     token_ids: Tensor  # [T] int64
@@ -38,6 +40,7 @@ class BatchInputs:
     kv_lens: Tensor  # [R] int32
     block_tables: Tensor  # [R, M] int32, written as far as the visible length reaches
     starts: Tensor  # [R] int64
+    slots: Tensor  # [R] int64
     lengths: Tensor  # [R] int64
     anchors: Tensor  # [R] int64
     generations: Tensor  # [R] int64
@@ -61,6 +64,7 @@ class BatchInputs:
             kv_lens=zeros(num_requests, dtype=torch.int32),
             block_tables=zeros(num_requests, max_pages, dtype=torch.int32),
             starts=zeros(num_requests),
+            slots=zeros(num_requests),
             lengths=zeros(num_requests),
             anchors=zeros(num_requests),
             generations=zeros(num_requests),

@@ -1,26 +1,46 @@
-"""The inputs of a packed batch from the host's round: one launch, one program a request."""
+"""The inputs of a packed batch from the host's round and the requests' state: one launch, one program a request."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark.kernels.commit.fields import SlotField
+
 from .inputs import BatchInputs, RoundField
 
 _SLOT = tl.constexpr(int(RoundField.SLOT))
-_START = tl.constexpr(int(RoundField.START))
 _LENGTH = tl.constexpr(int(RoundField.LENGTH))
-_ANCHOR = tl.constexpr(int(RoundField.ANCHOR))
 _GENERATION = tl.constexpr(int(RoundField.GENERATION))
 _TEMPERATURE = tl.constexpr(int(RoundField.TEMPERATURE))
 _TOP_P = tl.constexpr(int(RoundField.TOP_P))
 _TOP_K = tl.constexpr(int(RoundField.TOP_K))
 _SEED = tl.constexpr(int(RoundField.SEED))
 _FIELDS = tl.constexpr(len(RoundField))
+_START = tl.constexpr(int(SlotField.START))
+_ANCHOR = tl.constexpr(int(SlotField.ANCHOR))
+_TOKENS_LEFT = tl.constexpr(int(SlotField.TOKENS_LEFT))
+_FINISHED = tl.constexpr(int(SlotField.FINISHED))
+_STATE_FIELDS = tl.constexpr(len(SlotField))
+
+
+@triton.jit
+def _verified(host_round, state, allocated, row, is_real):
+    """Drafted tokens of batch rows `row` that the target runs; -1: finished, or no request."""
+    own = host_round + (1 + row) * _FIELDS
+    at = state + tl.load(own + _SLOT, mask=is_real, other=0) * _STATE_FIELDS
+    length = tl.minimum(
+        tl.load(own + _LENGTH, mask=is_real, other=-1), tl.load(at + _TOKENS_LEFT, mask=is_real, other=0) - 1
+    )
+    if allocated is not None:
+        length = tl.minimum(length, tl.load(allocated + row, mask=is_real, other=-1))
+    return tl.where(is_real & (tl.load(at + _FINISHED, mask=is_real, other=1) == 0), length, -1)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_tokens", "mask_token_id"])
 def _prepare_kernel(
     host_round,  # [1 + S, fields] int64
+    state,  # [S, fields] int64
+    allocated,  # [R] int64, or None
     tables,  # [S, M] int64
     drafts,  # [R, G] int64, or None
     token_ids,  # [T] int64
@@ -30,6 +50,7 @@ def _prepare_kernel(
     kv_lens,  # [R] int32
     block_tables,  # [R, M] int32
     starts,  # [R] int64, as the next ones
+    slots,
     lengths,
     anchors,
     generations,
@@ -51,11 +72,8 @@ def _prepare_kernel(
     request = tl.program_id(0)
     num_real = tl.load(host_round).to(tl.int32)
     lane = tl.arange(0, BLOCK_ROWS)
-    if DRAFT_BLOCK > 0:
-        counts = tl.where(lane < num_real, DRAFT_BLOCK, 0)
-    else:
-        verified = tl.load(host_round + (1 + lane) * _FIELDS + _LENGTH, mask=lane < num_real, other=-1)
-        counts = verified.to(tl.int32) + 1
+    verified = _verified(host_round, state, allocated, lane, lane < num_real).to(tl.int32)
+    counts = tl.where(lane < num_real, DRAFT_BLOCK, 0) if DRAFT_BLOCK > 0 else verified + 1
     first = tl.sum(tl.where(lane < request, counts, 0))
     tl.store(query_starts + request, first)
     step = tl.arange(0, BLOCK)
@@ -73,13 +91,14 @@ def _prepare_kernel(
     real = request < num_real
     row = host_round + (1 + request) * _FIELDS
     slot = tl.load(row + _SLOT, mask=real, other=0)
-    start = tl.load(row + _START, mask=real, other=0)
-    anchor = tl.load(row + _ANCHOR, mask=real, other=0)
+    start = tl.load(state + slot * _STATE_FIELDS + _START, mask=real, other=0)
+    anchor = tl.load(state + slot * _STATE_FIELDS + _ANCHOR, mask=real, other=0)
     count = tl.sum(tl.where(lane == request, counts, 0))
-    seen = tl.where(real, start.to(tl.int32) + count, 0)
+    seen = tl.where(count > 0, start.to(tl.int32) + count, 0)
     tl.store(kv_lens + request, seen)
     tl.store(starts + request, start)
-    tl.store(lengths + request, tl.load(row + _LENGTH, mask=real, other=-1))
+    tl.store(slots + request, slot)
+    tl.store(lengths + request, tl.sum(tl.where(lane == request, verified, 0)).to(tl.int64))
     tl.store(anchors + request, anchor)
     tl.store(generations + request, tl.load(row + _GENERATION, mask=real, other=0))
     tl.store(top_k + request, tl.load(row + _TOP_K, mask=real, other=0))
@@ -111,27 +130,33 @@ def _prepare_kernel(
 
 def prepare_batch(
     host_round: Tensor,
+    state: Tensor,
     tables: Tensor,
     drafts: Tensor | None,
     *,
     page_size: int,
     out: BatchInputs,
+    allocated: Tensor | None = None,
     block_size: int = 0,
     mask_token_id: int = 0,
 ) -> None:
-    """host_round [1 + S, fields] int64, see `RoundField`; tables [S, M] int64, pages of each slot; fills `out`.
+    """host_round [1 + S, fields] int64, see `RoundField`; state [S, fields] int64, see `SlotField`; fills `out`.
 
-    `block_size` 0, for the target: a request's queries are its anchor and the first LENGTH of its drafts [>= R, G]
-    int64. Else, for the drafter: its anchor and block_size - 1 times the mask token. `out` may have room for more
-    requests and tokens than there are: those are padding.
+    tables [S, M] int64: pages of each slot. `block_size` 0, for the target: a request's queries are its anchor and the
+    first of its drafts [>= R, G] int64, as many as LENGTH, its tokens left less one and, where given, `allocated`
+    [>= R] int64 allow. Else, for the drafter: its anchor and block_size - 1 times the mask token. `out` may have room
+    for more requests and tokens than there are: those are padding.
     """
     num_requests = out.kv_lens.shape[0]
-    assert host_round.is_contiguous() and tables.stride(1) == out.block_tables.stride(1) == 1
+    assert host_round.is_contiguous() and state.is_contiguous()
+    assert tables.stride(1) == out.block_tables.stride(1) == 1
     if block_size:
         drafts = None
     assert drafts is None or drafts.stride(1) == 1
     _prepare_kernel[(num_requests + 1,)](
         host_round,
+        state,
+        allocated,
         tables,
         drafts,
         out.token_ids,
@@ -141,6 +166,7 @@ def prepare_batch(
         out.kv_lens,
         out.block_tables,
         out.starts,
+        out.slots,
         out.lengths,
         out.anchors,
         out.generations,

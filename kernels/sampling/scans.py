@@ -76,6 +76,8 @@ def scan_draw(
     for start in range(first, last, BLOCK):
         ids = start + lanes
         score = tl.load(row_ptr + ids, mask=ids < last, other=float("-inf"))
+        # No comparison is true of a NaN; it has to win, so that whoever looks at the winner's logit learns of it.
+        score = tl.where(score == score, score, float("inf"))
         if LIMITS:
             score = tl.where(is_kept(score, ids, threshold, cutoff), score, float("-inf"))
         # Two conditions: the first is known when the kernel is compiled.

@@ -56,14 +56,35 @@ def verify(
     max_length: int,
     acceptance: str = "rejection",
 ) -> Verdict:
-    """target_logits [T, V] fp32, T exactly sum(1 + lengths): row query_starts[r] + k decides the token after k drafts.
+    """target_logits [T, V] fp32: row query_starts[r] + k decides the token after k drafts; T may be padded.
 
-    query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length; draft_tokens [R, G] int64
+    query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length, or -1: the request has no
+    rows, and nothing is decided for it; draft_tokens [R, G] int64
     with G >= max_length (None where that is 0); draft_logits [R, G, V] fp32: q = softmax(draft_logits / temperature),
     None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
     block that is verified.
     """
-    if max_length == 0:
+    live = rows_where(lengths >= 0)
+    total = int((lengths + 1).sum())
+    if live.shape[0] < lengths.shape[0]:
+        verdict = verify(
+            target_logits,
+            # Requests without rows lie on the start of the one behind them.
+            query_starts=torch.cat((query_starts[:-1][live], query_starts[-1:])),
+            lengths=lengths[live],
+            draft_tokens=None if draft_tokens is None else draft_tokens[live],
+            draft_logits=None if draft_logits is None else draft_logits[live],
+            rows=rows.take(live),
+            positions=positions[live],
+            generations=generations[live],
+            max_length=max_length,
+            acceptance=acceptance,
+        )
+        accepted, tokens = torch.zeros_like(lengths), torch.zeros_like(lengths)
+        accepted[live], tokens[live] = verdict.accepted, verdict.next_token
+        return Verdict(accepted=accepted, next_token=tokens)
+    target_logits = target_logits[:total]
+    if max_length == 0 or not lengths.shape[0]:
         # One row a request, in order.
         tokens = sample(target_logits, rows, positions + 1)
         return Verdict(accepted=torch.zeros_like(tokens), next_token=tokens)

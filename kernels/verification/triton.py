@@ -34,7 +34,8 @@ def verify(
 ) -> Verdict:
     """target_logits [T, V] fp32: row query_starts[r] + k decides the token after k drafts; T may be padded.
 
-    query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length; draft_tokens [R, G] int64
+    query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length, or -1: the request has no
+    rows, and nothing is decided for it; draft_tokens [R, G] int64
     with G >= max_length (None where that is 0); draft_logits [R, G, V] fp32: q = softmax(draft_logits / temperature),
     None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
     block that is verified.

@@ -1,6 +1,6 @@
 """Decoding speed of the engine on a GPU, against what this device copies and multiplies in the same run.
 
-    python tests/benchmarks/gpu_decode.py [--only smol,spec,qwen,ragged,start,kernels,peers] [--json FILE]
+    python tests/benchmarks/gpu_decode.py [--only smol,arrivals,spec,qwen,ragged,start,kernels,peers] [--json FILE]
 
 Weights are random (`load_format` dummy): speed does not depend on them, acceptance does, so rounds of `fixed:7` are
 timed as rounds, not as tokens. "GPU" is the median of graph replays between events, "wall" what a caller of
@@ -102,6 +102,31 @@ def wall_ms_a_round(engine: Engine, concurrency: int, new_tokens: int) -> tuple[
     generate_s(engine, concurrency, new_tokens)
     rounds = engine.stats.rounds
     return (whole - prefill) / rounds * 1e3, whole / new_tokens * 1e3, prefill * 1e3
+
+
+def arrivals(rates: MachineRates) -> list[Result]:
+    """Requests of unequal length that come and go, against the same tokens in rounds that nobody joins or leaves."""
+    rng = np.random.default_rng(0)
+    results = []
+    for concurrency in (64, 256):
+        engine = make_engine(concurrency=concurrency)
+        ms, _, _ = wall_ms_a_round(engine, concurrency, NEW_TOKENS)
+        rows = []
+        for i in range(6 * concurrency):
+            prompt = rng.integers(3, 40_000, rng.integers(30, 200)).tolist()
+            rows.append(Request(i, prompt, SamplingParams(max_tokens=int(rng.integers(64, 384)), ignore_eos=True)))
+        times = []
+        for _ in range(2):  # the first captures the graphs of prompts
+            start = time.perf_counter()
+            tokens = sum(len(completion.token_ids) for completion in engine.generate(rows))
+            times.append(time.perf_counter() - start)
+        ideal_s = tokens / concurrency * ms / 1e3
+        note = f"{tokens / times[-1]:,.0f} tok/s; first run {times[0]:.2f} s"
+        case = f"{len(rows)} requests, {concurrency} at once"
+        results.append(Result("arrivals", case, times[-1] * 1e3, "full rounds", times[-1] / ideal_s, None, note))
+        del engine
+        release()
+    return results
 
 
 def step_bytes_and_flops(config: ModelConfig, tokens: int) -> tuple[float, float]:
@@ -292,7 +317,7 @@ def peers(rates: MachineRates) -> list[Result]:
         engine = make_engine(concurrency=batch)
         fill_caches(engine)
         inputs = staged(engine, batch, 256)
-        own = gpu_ms(lambda b=inputs: (b.target(), b.verification()))  # type: ignore[arg-type, return-value]
+        own = gpu_ms(lambda b=inputs: (b.place(), b.target(), b.verification()))  # type: ignore[arg-type, return-value]
         del engine, inputs
         release()
         cache = StaticCache(config=config, max_cache_len=512)
@@ -316,9 +341,9 @@ def peers(rates: MachineRates) -> list[Result]:
 
 
 SECTIONS = {
-    section.__name__: section for section in (smol, spec, ragged, qwen, start, kernels, peers)
+    section.__name__: section for section in (smol, arrivals, spec, ragged, qwen, start, kernels, peers)
 }  # fmt: skip
-DEFAULT = ("smol", "spec", "ragged", "qwen", "start", "kernels")
+DEFAULT = ("smol", "arrivals", "spec", "ragged", "qwen", "start", "kernels")
 
 
 def table_of(results: list[Result], rates: MachineRates) -> Table:

@@ -1,11 +1,11 @@
-"""Speed and memory of drafter training on a GPU, before and after, and what each part of a drafter is worth.
+"""Speed and memory of drafter training on a GPU, before and after.
 
-    python tests/benchmarks/gpu_train.py speed [--layers 3] [--rows 32] [--anchors 96] [--json FILE]
-    python tests/benchmarks/gpu_train.py ablation --data text.jsonl [--steps 1500] [--json FILE]
+    python tests/benchmarks/gpu_train.py speed|parts|kernel [--layers 3] [--rows 32] [--anchors 96] [--json FILE]
 
 `speed` trains a drafter of SmolLM2-135M's shape on made-up text with random weights: once with the loss in plain
 autograd over all positions' logits, once as `dspark train` does it. Block positions are those that have a label.
-`ablation` trains one drafter a row for the same number of steps on one file of text, and times the draft block of each.
+`parts` times each part of a step by itself, and how long the host takes to launch it; `kernel` the loss's kernel alone,
+with several tiles.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import functools
 import gc
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from gpu_timing import measure_machine, time_launches
 from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from dspark.engine.jobs.manifest import manifest
+from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.dummy import dummy_target
+from dspark.engine.models.target import Target
 from dspark.engine.training.batches import Batches, HostBatch
+from dspark.engine.training.distillation import distillation_loss
 from dspark.engine.training.documents import Documents
 from dspark.engine.training.draft_model import DraftModel
-from dspark.engine.training.job import train_drafter
-from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
+from dspark.engine.training.settings import DrafterShape, TrainSettings
 from dspark.engine.training.shape import drafter_config
 from dspark.engine.training.step import DistillationStep
 from dspark.engine.training.text_file import Text
@@ -74,7 +74,7 @@ def plain_autograd(step: DistillationStep, host: HostBatch) -> torch.Tensor:
     batch, taught = step.teach(host)
     drafted = step.draft(batch, taught)
     positions = batch.positions
-    head = step.head.head.weight
+    head = step.head.head.weight.to(drafted.hidden)
     logits = torch.nn.functional.linear(drafted.hidden, head)
     if drafted.into_w2 is not None:
         w2 = step.model.markov_head.markov_w2.weight.to(logits)
@@ -122,30 +122,47 @@ def measure(
     return Speed(way, positions / step_s, 1e3 * step_s, (high - low) / step_s, peak, round(positions))
 
 
-def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
-    target = dummy_target("smollm2-135m", device=DEVICE, dtype="bfloat16")
-    settings = TrainSettings(steps=1, rows=arguments.rows, anchors=arguments.anchors)
-    config = drafter_config(DrafterShape(layers=arguments.layers), target.config, mask_token_id=3)
-    documents = Documents.from_texts(made_up_texts(target.config.vocab_size, 2000), most_tokens=settings.row_tokens)
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A target of SmolLM2-135M's shape with random weights, and made-up texts."""
 
-    def run(way: str, rows: int, plain: bool) -> Speed:
+    target: Target
+    documents: Documents
+    settings: TrainSettings
+    config: DrafterConfig
+
+    @classmethod
+    def make(cls, arguments: argparse.Namespace) -> Workplace:
+        target = dummy_target("smollm2-135m", device=DEVICE, dtype="bfloat16")
+        settings = TrainSettings(steps=1, rows=arguments.rows, anchors=arguments.anchors)
+        config = drafter_config(DrafterShape(layers=arguments.layers), target.config, mask_token_id=3)
+        texts = made_up_texts(target.config.vocab_size, 2000)
+        return cls(target, Documents.from_texts(texts, most_tokens=settings.row_tokens), settings, config)
+
+    def step(self, rows: int) -> tuple[DistillationStep, Batches]:
+        settings = self.settings
         batches = Batches(
-            documents,
-            np.ones(len(documents), dtype=bool),
+            self.documents,
+            np.ones(len(self.documents), dtype=bool),
             rows=rows,
             row_tokens=settings.row_tokens,
             anchors=settings.anchors,
-            block_size=config.block_size,
+            block_size=self.config.block_size,
             decay=settings.position_decay,
             seed=0,
         )
-        model = DraftModel(config, embed=target.embed, dtype=torch.bfloat16, num_positions=settings.row_tokens + 8)
-        step = DistillationStep(model, target, settings, num_pages=batches.num_pages)
+        positions = settings.row_tokens + self.config.block_size
+        model = DraftModel(self.config, embed=self.target.embed, dtype=torch.bfloat16, num_positions=positions)
+        return DistillationStep(model, self.target, settings, num_pages=batches.num_pages), batches
+
+
+def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    workplace = Workplace.make(arguments)
+
+    def run(way: str, rows: int, plain: bool) -> Speed:
+        step, batches = workplace.step(rows)
         loss_of = functools.partial(plain_autograd, step) if plain else lambda host: step(host).loss
-        result = measure(way, loss_of, model, settings, batches)
-        gc.collect()
-        torch.cuda.empty_cache()
-        return result
+        return measure(way, loss_of, step.model, workplace.settings, batches)
 
     table = Table("way", "positions/s", "x 155,000", "ms a step", "spread", "peak GB", "positions a step")
     results = []
@@ -154,9 +171,9 @@ def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
         ("chunked, in one kernel", min(arguments.rows, arguments.plain_rows), False),
         ("chunked, in one kernel", arguments.rows, False),
     ):
-        result = run(way, rows, plain)
-        # What the run before held is free now.
+        gc.collect()
         torch.cuda.empty_cache()
+        result = run(way, rows, plain)
         results.append(result)
         table.add_row(
             f"{way}, {rows} rows",
@@ -171,99 +188,91 @@ def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
     return {"speed": [asdict(result) for result in results]}
 
 
-class Quiet:
-    """Training that nobody watches."""
+def parts(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    workplace = Workplace.make(arguments)
+    step, batches = workplace.step(arguments.rows)
+    model, optimizer = step.model, make_optimizer(step.model, workplace.settings)
+    times: dict[str, list[tuple[float, float]]] = {}
 
-    def step(self, name: str, done: int = 0, total: int = 0) -> None: ...
-    def note(self, text: str) -> None: ...
-    def wrote(self, progress: object) -> None: ...
-    def trained(self, reading: object) -> None: ...
-    def evaluated(self, acceptance: object, *, is_best: bool) -> None: ...
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        result = call()
+        launched = time.perf_counter()
+        torch.cuda.synchronize()
+        times.setdefault(name, []).append((time.perf_counter() - started, launched - started))
+        return result
 
-
-ABLATIONS = {
-    "no Markov head, 3 layers": DrafterShape(markov_head="none"),
-    "vanilla, 1 layer": DrafterShape(layers=1),
-    "vanilla, 2 layers": DrafterShape(layers=2),
-    "vanilla, 3 layers": DrafterShape(),
-    "gated, 3 layers": DrafterShape(markov_head="gated"),
-    "rnn, 3 layers": DrafterShape(markov_head="rnn"),
-}
-
-
-def draft_block_ms(folder: Path, target_name: str, requests: int) -> float:
-    """Median milliseconds of a draft block of so many requests, as CUDA graphs run it in decoding."""
-    from dspark.engine import Engine, EngineConfig
-    from dspark.engine.profiling.job import profile_engine
-    from dspark.engine.profiling.settings import ProfileSettings
-
-    engine = Engine(EngineConfig(target=target_name, drafter=str(folder), device="cuda", concurrency=requests))
-    settings = ProfileSettings(
-        context_tokens=(256,), max_batch_tokens=None, repeats=5, seed=0, target_name=target_name, drafter_name=""
-    )
-
-    class Reporter(Quiet):
-        def measured(self, point: object, samples_s: object) -> None: ...
-
-    curve = profile_engine(engine, settings, Reporter()).curve
-    assert curve.draft is not None
-    return 1e3 * float(curve.draft.time_s[-1])
-
-
-def ablation(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
-    head = ("drafter", "M parameters", "tokens a round, T = 1", "T = 0", "conditional acceptance, T = 1", "block ms")
-    table = Table(*head)
-    results = []
-    for name, shape in ABLATIONS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            job = TrainJob(
-                target=arguments.target,
-                output=Path(folder),
-                shape=shape,
-                settings=replace(
-                    TrainSettings(steps=arguments.steps), rows=arguments.rows, anchors=arguments.anchors, save_every=1e9
-                ),
-                text=TextSettings(data=arguments.data),
-            )
-            result = train_drafter(job, Quiet())
-            best = result.state.history[-1]
-            gc.collect()
-            torch.cuda.empty_cache()
-            block_ms = draft_block_ms(Path(folder), arguments.target, arguments.requests)
-            gc.collect()
-            torch.cuda.empty_cache()
-        table.add_row(
-            name,
-            f"{result.parameters / 1e6:.1f}",
-            f"{best.sampled_length or 0:.3f}",
-            f"{best.greedy_length or 0:.3f}",
-            " ".join(f"{rate:.2f}" for rate in best.sampled_conditional),
-            f"{block_ms:.3f}",
+    for index in range(12):
+        host = timed("batch, on the host", lambda: batches.batch(index))  # noqa: B023 - called at once
+        device_batch, taught = timed("target", lambda: step.teach(host))  # noqa: B023
+        drafted = timed("drafter forward", lambda: step.draft(device_batch, taught))  # noqa: B023
+        comparison = step.comparison(device_batch, taught)
+        w2 = model.markov_head.markov_w2.weight
+        loss, rows = timed(
+            "loss and its gradient",
+            lambda: distillation_loss(drafted.hidden, drafted.into_w2, w2, step.head, comparison),  # noqa: B023
         )
-        # Row by row: a run that is cut leaves what it has.
-        console.print(f"{name}: {json.dumps(best.to_dict())}, block {block_ms:.3f} ms", soft_wrap=True)
-        results.append({"drafter": name, "block_ms": block_ms, "training_s": result.state.elapsed_s, **best.to_dict()})
+        rates = 1 - rows.distance / 2
+        bce = binary_cross_entropy_with_logits(drafted.confidence, rates, reduction="none")
+        loss = loss + (comparison.weights * bce).sum()
+        timed("drafter backward", loss.backward)
+        timed("clip", lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        timed("optimizer", optimizer.step)
+        optimizer.zero_grad(set_to_none=True)
+    table = Table("part", "ms", "ms to launch")
+    result = {}
+    for name, samples in times.items():
+        whole, launch = (1e3 * statistics.median(column) for column in zip(*samples[4:], strict=True))
+        result[name] = {"ms": whole, "launch_ms": launch}
+        table.add_row(name, f"{whole:.2f}", f"{launch:.2f}")
     console.print(table)
-    return {"ablation": results}
+    return {"parts": result}
+
+
+def kernel(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    """The row kernel alone. The floor reads draft and target rows and writes the gradient, each once."""
+    from dspark.kernels.distillation import triton as form
+
+    rates = measure_machine()
+    rows, target_rows, vocab = 3584, 1500, 49152
+    draft = torch.randn(rows, vocab, device=DEVICE) * 4
+    target = torch.randn(target_rows, vocab, device=DEVICE) * 4
+    gradient = torch.empty(rows, vocab, dtype=torch.bfloat16, device=DEVICE)
+    facing = torch.arange(rows, device=DEVICE) * target_rows // rows
+    labels, weights = torch.randint(vocab, (rows,), device=DEVICE), torch.rand(rows, device=DEVICE)
+    floor_s = rates.floor_s(rows * vocab * 6 + target_rows * vocab * 4)
+    table = Table("block", "warps", "ms", "x floor", title=f"{rows} rows, floor {1e3 * floor_s:.2f} ms")
+    results = []
+    chosen = (form._BLOCK, form._WARPS)
+    for block, warps in (chosen, (2048, 8), (8192, 8), (4096, 4), (4096, 16), (8192, 16), (16384, 32)):
+        form._BLOCK, form._WARPS = block, warps
+
+        def call() -> None:
+            form.distill_rows(
+                draft, target, target_rows=facing, labels=labels, weights=weights, ce_share=0.1, l1_share=0.9,
+                gradient=gradient,
+            )  # fmt: skip
+
+        seconds = time_launches([call], launches=4)
+        table.add_row(str(block), str(warps), f"{1e3 * seconds:.2f}", f"{seconds / floor_s:.2f}")
+        results.append({"block": block, "warps": warps, "ms": 1e3 * seconds, "floor_ms": 1e3 * floor_s})
+    form._BLOCK, form._WARPS = chosen
+    console.print(table)
+    return {"kernel": results}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("speed", "ablation"))
+    parser.add_argument("what", choices=("speed", "parts", "kernel"))
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--plain-rows", type=int, default=8, help="rows for plain autograd, which needs the memory")
     parser.add_argument("--anchors", type=int, default=96)
-    parser.add_argument("--data", type=Path, help="text of `dspark train`, for the ablation")
-    parser.add_argument("--target", default="smollm2-135m")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--requests", type=int, default=1, help="requests whose draft block is timed")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     arguments = parser.parse_args()
-    if arguments.what == "ablation" and arguments.data is None:
-        parser.error("the ablation needs --data")
     console = Console(width=140)
-    numbers = (speed if arguments.what == "speed" else ablation)(arguments, console)
+    numbers = {"speed": speed, "parts": parts, "kernel": kernel}[arguments.what](arguments, console)
     run = manifest("cuda")
     console.print(", ".join(f"{name} {value}" for name, value in run.items()), soft_wrap=True)
     if arguments.json:

@@ -138,6 +138,13 @@ def test_missing_file_and_folder(made: Calibration, tmp_path: Path) -> None:
         load_calibration(tmp_path / "c.json")
     with pytest.raises(CalibrationError, match="cannot be written"):
         save_calibration(made, tmp_path / "nowhere" / "c.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(CalibrationError, match="cannot be written"):
+        save_calibration(made, tmp_path / "file" / "c.json")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(CalibrationError, match="cannot be written"):
+        save_calibration(made, tmp_path / "folder.json")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.json"]
 
 
 def test_what_belongs_is_accepted(made: Calibration) -> None:

@@ -73,7 +73,8 @@ def test_fifty_rounds_warn_and_change_nothing(simulate, method: str) -> None:
     assert result.temperatures == (1.0,) * 7
     assert "Too little was observed" in result.verdict
     assert any("rounds to fit on" in warning for warning in result.warnings)
-    assert sum("left at 1" in warning for warning in result.warnings) == 7
+    (left,) = [warning for warning in result.warnings if "left at 1" in warning]
+    assert all(f"{position} (" in left for position in range(1, 8))
 
 
 def test_joint_is_no_worse_than_sequential_where_it_was_fitted(simulate) -> None:
@@ -112,6 +113,21 @@ def test_trimmed_rounds_do_not_bias_survival(simulate) -> None:
     assert any("short of what was drafted" in warning for warning in result.warnings)
 
 
+@pytest.mark.parametrize(("policy", "warned"), [("fixed:3", False), ("threshold:0.5", True), ("", True)])
+def test_blocks_cut_short_are_suspect_unless_only_limits_can_have_cut_them(simulate, policy: str, warned: bool) -> None:
+    full = simulate(3000, (1.0, 1.0, 1.0))
+    verified = np.where(np.arange(3000) % 10 == 0, 1, 3)
+    traces = make_traces(
+        request=full.request,
+        accepted=np.minimum(full.accepted, verified),
+        confidence_logits=full.confidence_logits,
+        verified=verified,
+        policy=policy,
+    )
+    found = any("short of what was drafted" in warning for warning in calibrate(traces).warnings)
+    assert found is warned
+
+
 def test_stopped_rounds_are_unknown_behind_the_stop() -> None:
     traces = make_traces(
         request=[0, 0, 0], accepted=[2, 2, 1], observed=[2, 3, 2], verified=4, confidence_logits=np.zeros((3, 4))
@@ -142,7 +158,9 @@ def test_one_outcome_only_leaves_temperatures_at_one(accepted: int, method: str)
     result = calibrate(traces, method)
     assert result.temperatures == (1.0, 1.0)
     assert [p.metrics.after.auc for p in result.positions] == [None, None]
-    assert len([warning for warning in result.warnings if "left at 1" in warning]) == 2
+    (left,) = [warning for warning in result.warnings if "left at 1" in warning]
+    # 30 % of the rounds are held out.
+    assert ("1 (2100 of 2100), 2 (2100 of 2100)" if accepted else "1 (0 of 2100), 2 (0 of 0)") in left
 
 
 def test_cells_give_the_ece_of_the_rows() -> None:

@@ -228,6 +228,13 @@ USAGE = {
     "threshold without drafter": (["-i", "in.jsonl", "--policy", "threshold:.5", "--target", "x"], "needs a drafter"),
     "metrics": (["-i", "in.jsonl", "--metrics", "model"], "Give --metrics the name of a file"),
     "onto partial": (["-i", "in.jsonl", "-o", "in", "--overwrite"], "in.partial is not a partial result file"),
+    "traces without an ending": (["-i", "in.jsonl", "--traces", "t"], "--traces t has no ending of a trace file"),
+    "traces in a file": (["-i", "in.jsonl", "--traces", "in.jsonl/t.csv"], "in.jsonl: File exists"),
+    "traces of nothing": (
+        ["-i", "in.jsonl", "--traces", "t.csv", "--policy", "none"],
+        "--traces are of drafted tokens",
+    ),
+    "traces without drafter": (["-i", "in.jsonl", "--traces", "t.csv", "--target", "x"], "nothing is drafted"),
     "both": (["-i", "in.jsonl", "--resume", "--overwrite"], "exclude each other"),
     "onto input": (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input file"),
     "workdir": (

@@ -1,4 +1,4 @@
-"""A real process, stopped while it decodes: what it had done is kept, and going on gives the same file."""
+"""A real process, stopped while it decodes: what it had done is kept, and going on gives the same files."""
 
 import json
 import os
@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from fixture_engine import FIXTURES
 
+from dspark.calibration import read_traces, traces_to_frame
 from dspark.cli.main import main
 
 ROWS, MIN_DONE = 240, 5
@@ -33,7 +35,7 @@ def workplace(tmp_path_factory):
     before = os.getcwd()
     os.chdir(folder)
     try:
-        assert main([*COMMAND, "-o", "whole.jsonl"]) == 0
+        assert main([*COMMAND, "-o", "whole.jsonl", "--traces", "whole.parquet"]) == 0
         yield folder
     finally:
         os.chdir(before)
@@ -44,9 +46,9 @@ def workplace(tmp_path_factory):
 )
 def test_stopped_and_resumed(workplace, number, exit_code):
     output = workplace / f"{number.name}.jsonl"
-    partial = Path(f"{output}.partial")
+    partial, traces = Path(f"{output}.partial"), output.with_suffix(".parquet")
     code = "import sys; from dspark.cli.main import main; sys.exit(main())"
-    arguments = [sys.executable, "-c", code, *COMMAND, "-o", str(output)]
+    arguments = [sys.executable, "-c", code, *COMMAND, "-o", str(output), "--traces", str(traces)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(arguments, cwd=workplace, stderr=subprocess.PIPE, env=environment) as process:
         deadline = time.monotonic() + 120
@@ -57,12 +59,21 @@ def test_stopped_and_resumed(workplace, number, exit_code):
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == exit_code, err
-    assert not output.exists()
+    assert not output.exists() and not traces.exists()
     done = partial.read_bytes().count(b"\n") - 1
     assert MIN_DONE <= done < ROWS
     if number == signal.SIGINT:
         assert b"--resume" in err and b"Traceback" not in err
-    assert main([*COMMAND, "-o", str(output), "--resume"]) == 0
+    assert main([*COMMAND, "-o", str(output), "--traces", str(traces), "--resume"]) == 0
     assert output.read_bytes() == (workplace / "whole.jsonl").read_bytes()
     assert not partial.exists()
     assert json.loads(output.with_suffix(".metrics.json").read_text())["resumed_rows"] == done
+    check_traces(traces, workplace / "whole.parquet")
+
+
+def check_traces(resumed, whole):
+    """Every round once, and what was counted exactly so; logits depend on who else is in the batch, to a rounding."""
+    resumed, whole = (traces_to_frame(read_traces([path])) for path in (resumed, whole))
+    exact = [name for name in whole if whole[name].dtype != np.float32]
+    pd.testing.assert_frame_equal(resumed[exact], whole[exact])
+    pd.testing.assert_frame_equal(resumed, whole, rtol=0, atol=1e-4)

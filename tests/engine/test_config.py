@@ -34,6 +34,8 @@ WRONG: list[tuple[str, Any]] = [
     ("gpu_memory_utilization", "0.9"),
     ("gpu_memory_utilization", float("nan")),
     ("gpu_memory_utilization", True),
+    ("pipeline_depth", -1),
+    ("pipeline_depth", 1.0),
     ("load_format", "x" * 500),
     ("graphs", 1),
 ]

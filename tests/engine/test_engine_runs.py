@@ -19,8 +19,10 @@ from fixture_engine import (
 )
 
 from dspark.engine import Request, SamplingParams
+from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError
 from dspark.engine.loop import DecodeLoop
+from dspark.engine.slots import RUNNING
 
 
 def test_generate_again() -> None:
@@ -83,13 +85,35 @@ def test_requests_are_pulled_as_slots_become_free() -> None:
     running.close()
 
 
+def test_requests_wait_for_company_but_never_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(concurrency=4)
+    engine.prefill_requests = 3
+    admitted: list[int] = []
+    run_prefill = EagerRunner.prefill
+
+    def watched(self: EagerRunner, rows: np.ndarray, *others: Any) -> Any:
+        running = int((self.slots.status == RUNNING).sum())
+        admitted.append(len(rows) if running else -len(rows))
+        return run_prefill(self, rows, *others)
+
+    monkeypatch.setattr(EagerRunner, "prefill", watched)
+    lengths = [3, 30, 30, 30, 5, 7, 9, 11, 13, 2, 4, 6]
+    rows = [Request(i, prompts()[0], SamplingParams(max_tokens=length)) for i, length in enumerate(lengths)]
+    assert len(list(engine.generate(rows))) == len(rows)
+    assert admitted[0] == -4
+    # Beside running requests at least three come in together, until the source has no more.
+    assert all(count >= 3 for count in admitted[1:-1] if count > 0)
+    assert sum(map(abs, admitted)) == len(rows)
+
+
 # Accounts
 
 
 @pytest.mark.parametrize("config", [{}, {"kv_cache_tokens": 120, "max_context": 100}], ids=["roomy", "preempting"])
-def test_pages_come_back(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["one-by-one", "overlapped", "two-in-flight"])
+def test_pages_come_back(config: dict[str, Any], depth: int) -> None:
     engine = make_engine(detokenizer=Detokenizer(reference("dspark_rnn")[5][7]), **config)
-    loop = DecodeLoop(engine, requests())
+    loop = DecodeLoop(engine, requests(), depth=depth)
     assert len(list(loop.run())) == len(PROMPT_LENGTHS)
     assert loop.pool.num_free == engine.num_pages - 1
     assert not loop.pool.tables.any()
@@ -98,9 +122,12 @@ def test_pages_come_back(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("policy", ["none", "fixed:1", "fixed:7", "threshold:0.5", SometimesNothing()], ids=str)
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0}], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("kv_cache_tokens", [None, 240], ids=["roomy", "preempting"])
-def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | None) -> None:
+@pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped"])
+def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | None, depth: int) -> None:
     stop = Detokenizer(reference("dspark_rnn")[5][7])
-    engine = make_engine(policy=policy, detokenizer=stop, max_context=100, kv_cache_tokens=kv_cache_tokens)
+    engine = make_engine(
+        policy=policy, detokenizer=stop, max_context=100, kv_cache_tokens=kv_cache_tokens, pipeline_depth=depth
+    )
     done = list(engine.generate(requests(**sampling)))
     for completion in done:
         counts = completion.counts
@@ -117,6 +144,12 @@ def test_counts(policy: Any, sampling: dict[str, Any], kv_cache_tokens: int | No
     assert stats.rounds <= stats.spec.rounds
     if policy == "none":
         assert (stats.spec.drafted, stats.spec.verified, stats.spec.accepted) == (0, 0, 0)
+
+
+def test_counts_do_not_depend_on_the_overlap() -> None:
+    engines = [make_engine(concurrency=5, pipeline_depth=depth) for depth in (0, 1, 2)]
+    counts = [{c.index: c.counts for c in engine.generate(requests(temperature=1.0))} for engine in engines]
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_counts_of_a_request_do_not_depend_on_its_company() -> None:

@@ -22,7 +22,7 @@ from toy_pair import (
 
 from dspark.engine import Engine, Request, SamplingParams
 from dspark.engine.config import EngineConfig
-from dspark.engine.models import drafter as drafter_module
+from dspark.engine.models import block_logits
 from dspark.engine.scheduler.policies import Policy, ScheduleView
 from dspark.kernels import SAMPLE
 from dspark.kernels.verification import reference as verification
@@ -166,6 +166,13 @@ def test_fixed_by_rejection(pair: ToyPair, truth: list[list[np.ndarray]]) -> Non
         pytest.param(ReadsHistory(), {}, id="reads-history"),
         pytest.param("fixed:2", {"kv_cache_tokens": 512 * 24, "concurrency": 1024}, id="preemption"),
         pytest.param("fixed:3", {"acceptance": "coupled"}, id="coupled"),
+        pytest.param("fixed:3", {"pipeline_depth": 1}, id="overlapped"),
+        pytest.param(ReadsHistory(), {"pipeline_depth": 1}, id="overlapped-reads-history"),
+        pytest.param(
+            "threshold:0.4",
+            {"pipeline_depth": 1, "kv_cache_tokens": 512 * 24, "concurrency": 1024},
+            id="overlapped-preemption",
+        ),
     ],
 )
 def test_other_schedules(
@@ -182,6 +189,16 @@ def test_coupled_is_plain_sampling(pair: ToyPair, policy: str | Policy) -> None:
     coupled = make_engine(pair, policy=policy, acceptance="coupled", concurrency=1000)
     np.testing.assert_array_equal(decode(coupled, 5_000), plain)
     assert coupled.stats.spec.accepted > 0.3 * coupled.stats.spec.observed
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "coupled"])
+def test_a_drafter_that_knows_two_of_three_tokens(truth: list[list[np.ndarray]], acceptance: str) -> None:
+    engine = make_engine(make_toy_pair(draft_ids=(0, 2)), policy="fixed:3", acceptance=acceptance)
+    tokens = decode(engine, 12_000, fewest_rounds=4)
+    assert_fits(tokens, truth)
+    assert 0.3 < engine.stats.spec.accepted / engine.stats.spec.observed < 0.9
+    if acceptance == "coupled":
+        np.testing.assert_array_equal(tokens, decode(make_engine(make_toy_pair(), policy="none"), 12_000))
 
 
 # The faults below bias the text without any other sign of it. Each test puts one in and shows that the fit notices.
@@ -202,23 +219,23 @@ def test_notices_acceptance_sharing_random_numbers_with_resampling(
 def test_notices_old_noise_at_a_position_drafted_again(
     pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = drafter_module.markov_step
+    own = block_logits.markov_step
 
     def keyed_by_position_alone(*args, noise, **kwargs):
         noise = replace(noise, generations=torch.zeros_like(noise.generations))
         return own(*args, noise=noise, **kwargs)
 
-    monkeypatch.setattr(drafter_module, "markov_step", keyed_by_position_alone)
+    monkeypatch.setattr(block_logits, "markov_step", keyed_by_position_alone)
     assert_fails(decode(make_engine(pair, policy=ReadsHistory()), 12_000), truth)
 
 
 def test_notices_an_argmax_draft_verified_with_a_softmax(
     pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = drafter_module.markov_step
+    own = block_logits.markov_step
 
     def argmax(*args, noise, **kwargs):
         return own(*args, noise=None, **kwargs)
 
-    monkeypatch.setattr(drafter_module, "markov_step", argmax)
+    monkeypatch.setattr(block_logits, "markov_step", argmax)
     assert_fails(decode(make_engine(pair, policy="fixed:3"), 12_000), truth)

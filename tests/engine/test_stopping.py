@@ -1,72 +1,13 @@
-"""Stop ids and stop strings against a plain search in the whole text."""
+"""Stop strings against a plain search in the whole text."""
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dspark.engine.stopping import StopText, cut_at_stop_ids
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-# Stop ids
-
-
-@pytest.mark.parametrize(
-    ("tokens", "count", "kept", "stopped"),
-    [
-        ([5, 6, 7, 8], 4, 4, False),
-        ([5, 2, 7, 8], 4, 2, True),
-        ([2, 2, 7, 8], 4, 1, True),
-        ([5, 9, 2, 8], 4, 2, True),
-        ([5, 6, 7, 2], 4, 4, True),
-        ([5, 6, 2, 2], 2, 2, False),
-        ([2, 6, 7, 8], 0, 0, False),
-    ],
-    ids=["none", "inside", "first", "other-id", "bonus", "behind-the-count", "nothing-emitted"],
-)
-def test_cut_at_stop_ids(tokens: list[int], count: int, kept: int, stopped: bool) -> None:
-    block, counts, stop_ids = np.array([tokens]), np.array([count]), np.array([2, 9])
-    cut = cut_at_stop_ids(block, counts, stop_ids)
-    assert (cut[0].tolist(), cut[1].tolist()) == ([kept], [stopped])
-    ignored = cut_at_stop_ids(block, counts, stop_ids, ignore=np.array([True]))
-    assert (ignored[0].tolist(), ignored[1].tolist()) == ([count], [False])
-    without = cut_at_stop_ids(block, counts, np.zeros(0, np.int64))
-    assert (without[0].tolist(), without[1].tolist()) == ([count], [False])
-
-
-def test_stop_ids_of_many_requests_equal_a_loop() -> None:
-    random = np.random.default_rng(0)
-    tokens = random.integers(0, 12, (2000, 8))
-    counts = random.integers(0, 9, 2000)
-    ignore = random.random(2000) < 0.3
-    kept, stopped = cut_at_stop_ids(tokens, counts, np.array([2, 9]), ignore=ignore)
-    for row in range(2000):
-        text = tokens[row, : counts[row]].tolist()
-        first = next((i for i, token in enumerate(text) if token in (2, 9) and not ignore[row]), None)
-        assert (kept[row], stopped[row]) == ((len(text), False) if first is None else (first + 1, True))
-
-
-def test_the_authors_stop_cases_keep_the_same_tokens() -> None:
-    cases = json.loads((FIXTURES / "dspark_vanilla" / "expected.json").read_text())["stop_cases"]
-    for case in cases:
-        for expected in case["rounds"]:
-            emitted = expected["emitted_tokens"]
-            drafted = expected["draft_tokens"][: sum(expected["accept_prefix_mask"])]
-            block = np.array([[*drafted, expected["next_token"]]])
-            if not expected["terminated_by_stop_token"]:
-                block = np.array([emitted])
-            kept, stopped = cut_at_stop_ids(block, np.array([block.shape[1]]), np.array(case["stop_token_ids"]))
-            assert block[0, : kept[0]].tolist() == emitted
-            assert bool(stopped[0]) == (emitted[-1] in case["stop_token_ids"])
-
-
-# Stop strings
+from dspark.engine.stopping import StopText
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 

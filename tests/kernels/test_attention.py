@@ -72,6 +72,35 @@ def test_window_of_cache_rows(queries: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("queries", [7, 40], ids=["block", "long_block"])
+def test_causal_window_whose_last_rows_are_the_queries_own(queries: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    width = 128
+    k, v = (torch.randn(500, 2, 16).to(dtype) for _ in range(2))
+    kv_rows = (torch.randperm(499)[: 3 * width] + 1).view(3, width)
+    kv_rows[1, : width - queries][torch.rand(width - queries) < 0.4] = -1
+    kv_rows[2, : width - queries] = -1
+    layout = AttentionLayout(
+        block_tables=torch.zeros(3, 1, dtype=torch.int32),
+        query_starts=torch.arange(4, dtype=torch.int32) * queries,
+        kv_lens=torch.zeros(3, dtype=torch.int32),
+        page_size=16,
+        max_query_len=queries,
+        max_kv_len=1,
+        causal=True,
+        kv_rows=kv_rows.int(),
+    )
+    q = torch.randn(3 * queries, 6, 16).to(dtype)
+    out = paged_attention(q, k, v, layout, scale=0.3)
+    for index, own in enumerate(q.double().view(-1, 2, 3, 16)):
+        rows = kv_rows[index // queries, : width - queries + index % queries + 1]
+        rows = rows[rows >= 0]
+        weights = (torch.einsum("hgd,khd->hgk", own, k[rows].double()) * 0.3).softmax(-1)
+        exact = torch.einsum("hgk,khd->hgd", weights, v[rows].double()).flatten(0, 1)
+        assert_close(out[index].double(), exact, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "block"])
 @pytest.mark.parametrize("heads", [(6, 2), (4, 4)], ids=["gqa", "mha"])
 @pytest.mark.parametrize("shuffled", [True, False], ids=["shuffled_pages", "consecutive_pages"])

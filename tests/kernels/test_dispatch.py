@@ -13,6 +13,7 @@ from dspark import kernels
 
 # op -> folder
 OPS = {
+    "commit_round": "commit",
     "allocate_lengths": "allocation",
     "confidence_logits": "confidence",
     "distill_rows": "distillation",

@@ -145,6 +145,39 @@ def test_window_of_cache_rows(device, requests: int, width: int, dtype: torch.dt
     assert not actual[(requests - 1) * queries :].any()
 
 
+@pytest.mark.parametrize("width", [64, 576])
+@pytest.mark.parametrize("requests", [1, 5])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_causal_window_of_cache_rows(device, requests: int, width: int, dtype: torch.dtype) -> None:
+    from dspark.kernels.attention.reference import paged_attention as reference
+    from dspark.kernels.attention.triton import paged_attention
+
+    torch.manual_seed(requests)
+    queries, padding, num_kv_heads, head_dim = 7, 2, 2, 16
+    kv_rows = (torch.randperm(requests * width) + 1).view(requests, width).int()
+    # The last request sees nothing but its own block, the others all but some of the rows before theirs.
+    context = kv_rows[:, : width - queries]
+    context[torch.rand(context.shape) < 0.3] = -1
+    context[-1] = -1
+    caches = [torch.full((1 + requests * width, num_kv_heads, head_dim), NAN, dtype=dtype) for _ in range(2)]
+    seen = kv_rows[kv_rows >= 0].long()
+    for cache in caches:
+        cache[seen] = torch.randn(len(seen), num_kv_heads, head_dim).to(dtype)
+    q = torch.randn(requests * queries + padding, 6, head_dim).to(dtype)
+    zeros = torch.zeros(requests, 1, dtype=torch.int32)
+    starts = torch.arange(requests + 1, dtype=torch.int32) * queries
+
+    def layout(place) -> AttentionLayout:
+        fields = (zeros.to(place), starts.to(place), zeros[:, 0].to(place), 16, queries, 1, True)
+        return AttentionLayout(*fields, kv_rows=kv_rows.to(place))
+
+    expected = reference(q, *caches, layout("cpu"), scale=0.25)
+    moved = [cache.to(device) for cache in caches]
+    actual = paged_attention(q.to(device), *moved, layout(device), scale=0.25)
+    assert_close(actual.cpu(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert not actual[requests * queries :].any()
+
+
 def test_bounds_above_the_real_lengths(device) -> None:
     """A graph is captured with its bucket's upper bounds; the lengths come later, from the device."""
     from dspark.kernels.attention.triton import paged_attention

@@ -85,7 +85,7 @@ def test_rows_that_agree_pull_nowhere(device) -> None:
         inputs = {"target_rows": rows.to(place), "labels": rows.to(place), "weights": torch.ones(4, device=place)}
         result = op(moved, moved.clone(), **inputs, ce_share=0.0, l1_share=1.0, gradient=gradient)
         assert not result.distance.any()
-        assert not gradient.any()
+        assert gradient.abs().max() < 1e-6
 
 
 def test_without_a_gradient_nothing_is_written(device) -> None:

@@ -54,6 +54,17 @@ def test_sample_large(device, gpu_only, rows: int, vocab_size: int, settings: st
     check_sample(device, rows=rows, vocab_size=vocab_size, settings=settings)
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_nan_wins_so_that_somebody_notices(device, settings: str) -> None:
+    from dspark.kernels.sampling.triton import sample
+
+    logits = torch.randn(5, 9001, device=device)
+    bad = torch.tensor([0, 17, 4500, 8999, 9000])
+    logits[torch.arange(5), bad] = float("nan")
+    tokens = sample(logits, make_rows(5, settings, device), torch.arange(5, device=device))
+    assert torch.equal(tokens.cpu(), bad)
+
+
 def test_ties_go_to_the_lowest_id_across_programs(device) -> None:
     from dspark.kernels.sampling.triton import sample
 

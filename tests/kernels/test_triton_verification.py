@@ -106,6 +106,27 @@ def test_verify_widest(device, gpu_only, settings: str, acceptance: str) -> None
     check(device, make_inputs(7, 151936, settings, False, gamma=7), acceptance)
 
 
+@MODES
+@pytest.mark.parametrize("settings", ["greedy", "sampled", "mixed"])
+def test_requests_without_rows_change_nothing_for_the_others(device, settings: str, acceptance: str) -> None:
+    from dspark.kernels.verification.triton import verify
+
+    inputs = make_inputs(7, 67, settings, False)
+    expected = reference.verify(**inputs, acceptance=acceptance)
+    gone = torch.tensor([True, False, True, False, False, True, True])
+    starts = inputs["query_starts"].tolist()
+    kept = [inputs["target_logits"][starts[r] : starts[r + 1]] for r in range(7) if not gone[r]]
+    inputs["target_logits"] = torch.cat((*kept, torch.full((2, 67), float("nan"))))
+    inputs["lengths"] = torch.where(gone, -1, inputs["lengths"])
+    inputs["query_starts"] = torch.cat((torch.zeros(1), (inputs["lengths"] + 1).cumsum(0))).int()
+    for verdict in (
+        reference.verify(**inputs, acceptance=acceptance),
+        verify(**move(inputs, device), acceptance=acceptance),
+    ):
+        assert torch.equal(verdict.accepted.cpu()[~gone], expected.accepted[~gone])
+        assert torch.equal(verdict.next_token.cpu()[~gone], expected.next_token[~gone])
+
+
 @pytest.mark.parametrize("settings", ["greedy", "mixed"])
 def test_nothing_drafted(device, settings: str) -> None:
     inputs = make_inputs(5, 130, settings, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark.engine.errors import EngineError
-from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets, token_buckets
+from dspark.engine.graphs.buckets import Buckets, context_bucket, prefill_buckets, request_buckets, token_buckets
 
 
 @pytest.mark.parametrize(("concurrency", "steps"), [(1, 0), (1, 7), (3, 2), (64, 7), (256, 0), (512, 7), (100, 5)])
@@ -34,6 +34,13 @@ def test_known_token_buckets() -> None:
 )
 def test_request_buckets(concurrency: int, sizes: tuple[int, ...]) -> None:
     assert request_buckets(concurrency).sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1, (1,)), (64, (64,)), (100, (64, 100)), (1024, (64, 128, 256, 512, 1024))]
+)
+def test_prefill_buckets_end_with_the_chunk(most: int, sizes: tuple[int, ...]) -> None:
+    assert prefill_buckets(most).sizes == sizes
 
 
 def test_beyond_the_largest() -> None:

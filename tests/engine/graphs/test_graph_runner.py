@@ -34,24 +34,34 @@ def run(engine: Engine, *, copies: int = 1, **sampling: Any) -> list[Completion]
     return done
 
 
-@pytest.mark.parametrize("concurrency", [1, 5, 16])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", NAMES)
+CASES = [(name, policy, concurrency) for name in NAMES for policy in POLICIES for concurrency in (1, 5, 16)]
+CASES += [(name, policy, 5) for name in ("spec_dspark_d2t", "zlab_dflash") for policy in ("fixed", "threshold")]
+
+
+@pytest.mark.parametrize(("name", "policy", "concurrency"), CASES)
 def test_greedy(graph_device: str, name: str, policy: str, concurrency: int) -> None:
     engine = make_pair_engine(name, graph_device, graphs=True, policy=POLICIES[policy], concurrency=concurrency)
     done = run(engine)
     assert [completion.token_ids for completion in done] == reference(name)
     if graph_device == "cpu":
+        # One by one, where the graphs' rounds overlap.
         eager = make_pair_engine(name, "cpu", graphs=False, policy=POLICIES[policy], concurrency=concurrency)
         assert [completion.counts for completion in done] == [completion.counts for completion in run(eager)]
 
 
+@pytest.mark.parametrize("chunk", [7, 40, 64], ids=str)
+def test_prompts_cut_into_chunks(graph_device: str, chunk: int) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=5, prefill_chunk_tokens=chunk)
+    assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
+
+
 @pytest.mark.parametrize("acceptance", ["rejection", "coupled"])
 @pytest.mark.parametrize("truncated", [False, True], ids=["plain", "truncated"])
-def test_sampled(graph_device: str, acceptance: str, truncated: bool) -> None:
+@pytest.mark.parametrize("name", ["dspark_rnn", "spec_dspark_d2t", "zlab_dflash"])
+def test_sampled(graph_device: str, name: str, acceptance: str, truncated: bool) -> None:
     settings: dict[str, Any] = {"temperature": 0.8} | ({"top_k": 20, "top_p": 0.9} if truncated else {})
     pair = [
-        make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=6, acceptance=acceptance)
+        make_pair_engine(name, graph_device, graphs=graphs, concurrency=6, acceptance=acceptance)
         for graphs in (True, False)
     ]
     mine, eager = (run(engine, **settings) for engine in pair)

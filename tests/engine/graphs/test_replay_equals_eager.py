@@ -13,6 +13,8 @@ from staged_batch import StagedBatch, fill_caches
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.graphs.buckets import SHORT_CONTEXT, context_bucket
 from dspark.engine.graphs.target_graphs import Sampling
+from dspark.engine.kv_pool import PagePool
+from dspark.engine.packing import pack
 
 pytestmark = pytest.mark.gpu
 CONCURRENCY, STEPS, LONGEST = 40, 7, 300
@@ -47,7 +49,7 @@ def same_twice(
     """
     assert engine.graphs is not None and engine.draft_cache is not None
     memory = engine.graphs.memory
-    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits]
+    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits, memory.state]
     # Padding tokens all write the padding page, in no order.
     rows = slice(engine.page_size, None)
     for cache in (engine.target_cache, engine.draft_cache):
@@ -130,9 +132,28 @@ def test_draft(engine: Engine, sampled: bool) -> None:
         )
 
 
+@pytest.mark.parametrize("lengths", [[1], [63, 1], [300, 7, 40], [5] * 40], ids=str)
+def test_prefill_of_prompts(engine: Engine, lengths: list[int]) -> None:
+    assert engine.graphs is not None
+    graphs, tokens = engine.graphs.prefill, sum(lengths)
+    pool = PagePool(engine.num_pages, engine.page_size, num_slots=40, max_pages_per_slot=engine.pages_per_request)
+    slots, counts = np.arange(len(lengths)), np.array(lengths)
+    pool.grow(slots, -(-counts // engine.page_size))
+    engine.graphs.memory.tables.copy_(torch.from_numpy(pool.tables))
+    index = pack(pool, slots, np.zeros_like(counts), counts)
+    ids = np.random.default_rng(tokens).integers(0, engine.target.config.vocab_size, tokens)
+
+    def replay() -> None:
+        graphs.run(index, ids, slots=slots, logit_rows=np.cumsum(counts) - 1)
+
+    replay()
+    [(shape, _)] = [item for item in graphs._graphs.items() if item[0].tokens == graphs.buckets.bucket_for(tokens)]
+    same_twice(engine, lambda: graphs._run(graphs._inputs[shape.tokens], shape), replay)
+
+
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_texts_of_a_dummy_target(concurrency: int) -> None:
-    """Plain decoding at full batches, where eager rounds have the graphs' own shapes."""
+    """Plain decoding at full batches of prompts that fill a bucket, where eager calls have the graphs' own shapes."""
     texts = []
     for graphs in (True, False):
         engine = Engine(
@@ -142,7 +163,7 @@ def test_texts_of_a_dummy_target(concurrency: int) -> None:
             )
         )  # fmt: skip
         sampling = SamplingParams(max_tokens=64, ignore_eos=True)
-        rows = [Request(i, [100 * i + k for k in range(40)], sampling) for i in range(concurrency)]
+        rows = [Request(i, [100 * i + k for k in range(64)], sampling) for i in range(concurrency)]
         texts.append({c.index: c.token_ids for c in engine.generate(rows)})
     assert texts[0] == texts[1]
 
@@ -157,6 +178,7 @@ def test_long_contexts_get_their_own_graphs() -> None:
     captured = engine.graphs.num_captured
     sampling = SamplingParams(max_tokens=20, ignore_eos=True)
     [short] = engine.generate([Request(0, list(range(3, 900)), sampling)])
-    assert engine.graphs.num_captured == captured and len(short.token_ids) == 20
+    # The prompt's own; rounds need none.
+    assert engine.graphs.num_captured == captured + 1 and len(short.token_ids) == 20
     [long] = engine.generate([Request(0, list(range(3, SHORT_CONTEXT - 5)), sampling)])
-    assert engine.graphs.num_captured == captured + 1 and len(long.token_ids) == 20
+    assert engine.graphs.num_captured == captured + 2 and len(long.token_ids) == 20

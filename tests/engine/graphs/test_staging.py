@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from dspark.engine import Request, SamplingParams
-from dspark.engine.graphs.staging import ResultReceiver, RoundSender, TableMirror
+from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
 from dspark.kernels import RoundField
 
@@ -25,16 +26,13 @@ def slot_table() -> SlotTable:
 
 def test_rows() -> None:
     device_round = torch.full((1 + SLOTS, len(RoundField)), -1)
-    sender = RoundSender(device_round)
-    slots, rows = slot_table(), np.array([4, 0, 2])
-    starts = slots.context_len[rows]
-    sender.send(slots, rows, starts=starts, lengths=np.array([3, 0, 1]), sampled=True, generations=7)
-    assert device_round[0, 0] == 3
+    rows = np.array([4, 0, 2])
+    order = RoundOrder(3, np.array([3, 0, 1]), budget=5)
+    send_round(device_round, slot_table(), rows, order=order, sampled=True, generations=7)
+    assert device_round[0, :2].tolist() == [3, 5]
     sent = device_round[1:4]
     assert sent[:, RoundField.SLOT].tolist() == [4, 0, 2]
-    assert sent[:, RoundField.START].tolist() == [6, 6, 6]
     assert sent[:, RoundField.LENGTH].tolist() == [3, 0, 1]
-    assert sent[:, RoundField.ANCHOR].tolist() == [104, 100, 102]
     assert sent[:, RoundField.GENERATION].tolist() == [7, 7, 7]
     assert sent[:, RoundField.TEMPERATURE].to(torch.int32).view(torch.float32).tolist() == [2.0, 0.0, 1.0]
     assert sent[:, RoundField.TOP_P].to(torch.int32).view(torch.float32).tolist() == [
@@ -48,21 +46,12 @@ def test_rows() -> None:
 
 def test_greedy_rows_after_sampled_ones() -> None:
     device_round = torch.zeros(1 + SLOTS, len(RoundField), dtype=torch.int64)
-    sender = RoundSender(device_round)
     slots, rows = slot_table(), np.array([4, 3])
-    starts = slots.context_len[rows]
-    sender.send(slots, rows, starts=starts, lengths=0, sampled=True, generations=0)
+    order = RoundOrder(0, np.array([0, 0]))
+    send_round(device_round, slots, rows, order=order, sampled=True, generations=0)
     assert (device_round[1:3, RoundField.TEMPERATURE] != 0).all()
-    sender.send(slots, rows, starts=starts, lengths=0, sampled=False, generations=0)
+    send_round(device_round, slots, rows, order=order, sampled=False, generations=0)
     assert (device_round[1:3, RoundField.TEMPERATURE :] == 0).all()
-
-
-def test_result() -> None:
-    device_result = torch.arange(SLOTS * 4).view(SLOTS, 4)
-    receiver = ResultReceiver(device_result)
-    assert receiver.receive(2).tolist() == device_result[:2].tolist()
-    device_result.neg_()
-    assert receiver.receive(3).tolist() == device_result[:3].tolist()
 
 
 def test_tables_follow_the_pool() -> None:

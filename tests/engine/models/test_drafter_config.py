@@ -45,8 +45,8 @@ def test_rank_zero_needs_no_head_type():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"speculators_model_type": "dspark"}, "speculators format.*not supported$"),
-        ({"dflash_config": {}}, "z-lab DFlash format.*not supported$"),
+        ({"speculators_model_type": "dspark"}, r"more than one format.*\(DeepSpec\) and.*\(speculators\)$"),
+        ({"dflash_config": {}}, r"more than one format.*\(DeepSpec\) and `dflash_config` \(z-lab DFlash\)$"),
         (
             {"architectures": ["LlamaForCausalLM"]},
             r"looked in.*Qwen3DSparkModel.*speculators_model_type.*dflash_config",

@@ -46,8 +46,9 @@ def test_features_of_the_released_qwen3_drafter() -> None:
     assert derived_drafter_config(_config_of("qwen3-4b")).target_layer_ids == (1, 9, 17, 25, 33)
 
 
-def test_decodes_with_random_weights() -> None:
-    folder = FIXTURES / "dspark_vanilla"
+@pytest.mark.parametrize("name", ["dspark_vanilla", "spec_dspark_d2t", "zlab_dflash"])
+def test_decodes_with_random_weights(name: str) -> None:
+    folder = FIXTURES / name
     config = EngineConfig(
         target=str(folder / "target"), drafter=str(folder / "draft"), load_format="dummy", device="cpu", concurrency=3
     )

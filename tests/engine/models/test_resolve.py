@@ -6,18 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from fake_hub import served
 from refusals import assert_reads_well
 
 from dspark.engine.errors import CheckpointError, UsageError
 from dspark.engine.models import resolve
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WANTED = {
     "config.json": b"{}",
     "model-00001-of-00001.safetensors": b"w" * 300_000,
@@ -35,59 +33,10 @@ NOT_WANTED = {
 }
 
 
-class FakeHub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as a snapshot download needs."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        files = WANTED | NOT_WANTED
-        if "/gated" in path:
-            self.answer(b"{}", status=403, **{"X-Error-Code": "GatedRepo"})
-        elif "/missing" in path:
-            self.answer(b"{}", status=404, **{"X-Error-Code": "RepoNotFound"})
-        elif "/broken" in path:
-            self.answer(b"{}", status=400)
-        elif path.startswith("/api/models/org/empty/tree/"):
-            self.answer(b"[]")
-        elif "/tree/" in path:
-            tree = [
-                {"type": "file", "path": name, "size": len(data), "oid": f"o{i}"}
-                for i, (name, data) in enumerate(files.items())
-            ]
-            self.answer(json.dumps(tree).encode())
-        elif path.startswith("/api/models/"):
-            self.answer(json.dumps({"id": "org/name", "sha": COMMIT, "siblings": []}).encode())
-        elif "/resolve/" in path:
-            name = path.partition(f"/resolve/{COMMIT}/")[2]
-            self.answer(files[name], ETag=f'"{list(files).index(name)}"', **{"X-Repo-Commit": COMMIT})
-        else:
-            self.answer(b"{}", status=404)
-
-    do_HEAD = do_GET
-
-    def answer(self, body: bytes, *, status: int = 200, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def hub() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with served(WANTED | NOT_WANTED) as hub:
+        yield hub.address
 
 
 def resolve_elsewhere(spec: str, home: Path, **environment: str) -> tuple[dict[str, str], str]:

@@ -1,0 +1,130 @@
+"""`dspark export`: profile and calibration as the files of other engines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dspark.cli import options
+from dspark.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from dspark.calibration import Calibration
+    from dspark.cli.output import Sink
+    from dspark.engine.jobs.export import Export
+    from dspark.profiles import Profile
+
+
+def export(
+    ctx: typer.Context,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sglang|tensorrt-llm|vllm|deepinfer",
+            help="Engine that shall read the files. Required.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    profile_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Step curve. Default: profile.json in the work directory, if it is there.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    calibration_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            metavar="FILE",
+            help="Temperatures. Default: calibration.json in the work directory, if it is there.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Where the files go; earlier ones are replaced. Default: export in the work directory.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    workdir: options.Workdir = Path("dspark-out"),
+    scope: Annotated[
+        str,
+        typer.Option(
+            metavar="round|target",
+            help="What step times are of: the whole round (target, draft, verification) or the target's forward alone.",
+            rich_help_panel=options.FILES,
+        ),
+    ] = "round",
+    config: options.Config = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write what other engines read: step times looked up by their own rules, and confidence temperatures.
+
+    Exit codes: 0 done, 1 failure, 2 usage.
+    """
+    sink: Sink = ctx.obj
+    sink.configure(json=json, quiet=quiet)
+    from dspark.engine.jobs.export import ENGINES, Source, export_for, save
+    from dspark.engine.jobs.output_places import check_folder
+
+    if to not in ENGINES:
+        given = "export needs --to" if to is None else f"--to is {to!r}"
+        raise UsageError(given, f"Choose one of: {', '.join(ENGINES)}. For example: dspark export --to sglang")
+    if scope not in ("round", "target"):
+        raise UsageError(f"--scope is {scope!r}", "Choose one of: round, target.")
+    source = Source(
+        profile=_profile(profile_file, workdir / "profile.json"),
+        calibration=_calibration(calibration_file, workdir / "calibration.json"),
+        scope=scope,
+    )
+    made = export_for(to, source)
+    folder = output or workdir / "export"
+    check_folder(folder, flag="--output")
+    paths = save(made, folder)
+    _render(to, made, paths, sink)
+
+
+def _profile(named: Path | None, default: Path) -> Profile | None:
+    from dspark.profiles import load_profile
+
+    return load_profile(named or default) if named is not None or default.exists() else None
+
+
+def _calibration(named: Path | None, default: Path) -> Calibration | None:
+    from dspark.calibration import load_calibration
+
+    return load_calibration(named or default) if named is not None or default.exists() else None
+
+
+def _render(engine: str, made: Export, paths: list[Path], sink: Sink) -> None:
+    places = {path.name: str(path) for path in paths}
+    settings = [re.sub(r"\{([^}]+)\}", lambda match: places[match[1]], setting) for setting in made.settings]
+    sink.document(
+        {
+            "command": "export",
+            "to": engine,
+            "files": list(places.values()),
+            "settings": settings,
+            "notes": made.notes,
+        }
+    )
+    sink.table(f"export for {engine}", [("file", place) for place in places.values()])
+    for setting in settings:
+        sink.note(f"  {setting}")
+    for note in made.notes:
+        sink.note(note)

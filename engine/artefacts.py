@@ -1,0 +1,74 @@
+"""What earlier commands measured of an engine's pair: the step curve to plan rounds by, and calibrated confidence."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dspark.calibration import Provenance, check_calibration, load_calibration
+from dspark.engine.errors import UsageError
+from dspark.engine.profiling.conditions import engine_conditions
+from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.policies import Planned
+from dspark.engine.scheduler.round_time import RoundClock
+from dspark.profiles import check_conditions, load_profile
+
+if TYPE_CHECKING:
+    from dspark.engine.engine import Engine
+
+
+def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
+    """A planner by the profile that the engine's configuration names.
+
+    Raises:
+        UsageError: it names none, or one of smaller batches.
+        ProfileError: the profile cannot be read, or was measured with something else.
+    """
+    profile = engine.config.profile
+    if profile is None:
+        raise UsageError(
+            f"policy {engine.policy_name} needs to know how long a round takes, and there is no profile",
+            "Run `dspark profile` first, or use a policy that plans nothing, such as fixed:K.",
+        )
+    if isinstance(profile, str):
+        profile = load_profile(Path(profile))
+    runner = "eager" if engine.graphs is None else "graphs"
+    for warning in check_conditions(profile.conditions, engine_conditions(engine, runner=runner)):
+        warnings.warn(warning, stacklevel=2)
+    curve = profile.curve
+    stairs = [curve.target, curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
+    most = min(staircase.largest for staircase in stairs)
+    if most < engine.concurrency:
+        raise UsageError(
+            f"concurrency is {engine.concurrency}, and the profile knows batches of up to {most} requests",
+            f"Run `dspark profile --concurrency {engine.concurrency}`, or lower the concurrency.",
+        )
+    clock = RoundClock(curve, adapt=engine.config.adapt)
+    return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal)
+
+
+def confidence_temperatures(engine: Engine) -> np.ndarray:
+    """One temperature a draft position, [G]: those of the calibration that the configuration names, else 1.
+
+    Raises:
+        CalibrationError: the calibration cannot be read, or was made for something else.
+    """
+    calibration = engine.config.calibration
+    if calibration is None or engine.gamma == 0:
+        return np.ones(engine.gamma, dtype=np.float64)
+    if isinstance(calibration, str):
+        calibration = load_calibration(Path(calibration))
+    made_by = engine.fingerprint()
+    present = Provenance(
+        target=engine.config.target,
+        drafter=engine.config.drafter,
+        acceptance=engine.config.acceptance,
+        target_fingerprint=str(made_by["target"]),
+        drafter_fingerprint=str(made_by["drafter"]),
+    )
+    for warning in check_calibration(calibration, present, gamma=engine.gamma):
+        warnings.warn(warning, stacklevel=2)
+    return np.asarray(calibration.temperatures, dtype=np.float64)

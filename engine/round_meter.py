@@ -1,0 +1,84 @@
+"""Measures rounds: what the planner learns of times from, and what is told of every round to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dspark.engine.flights import Flight
+from dspark.engine.round_marks import PartSeconds, RoundMarks
+from dspark.engine.scheduler.planner import RoundPlan
+
+if TYPE_CHECKING:
+    from dspark.engine.scheduler.planner import RoundPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRound:
+    """What a round came to."""
+
+    requests: int  # that it was launched for
+    batch_tokens: int  # packed tokens that the target ran
+    emitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMetrics:
+    """One round, as planned and as it was. None: there was no plan, or no measurement."""
+
+    requests: int
+    batch_tokens: int
+    bucket: int  # packed tokens that the batch was padded to
+    emitted: int
+    expected_tokens: float | None
+    predicted_s: float | None
+    measured_s: float | None
+
+
+RoundListener = Callable[[RoundMetrics], None]
+
+
+class RoundMeter:
+    """Follows rounds as they land, in order."""
+
+    def __init__(self, planner: RoundPlanner | None, listener: RoundListener | None) -> None:
+        self._planner = planner
+        self._listener = listener
+        self._last_marks: RoundMarks | None = None
+        self._last_plan: RoundPlan | None = None
+
+    @property
+    def needs_times(self) -> bool:
+        """Is anybody interested."""
+        return self._planner is not None or self._listener is not None
+
+    def landed(self, flight: Flight, landed: LandedRound) -> None:
+        """A round's result was taken in, so the device has passed its marks."""
+        plan, marks = flight.order.plan, flight.marks
+        parts = None
+        if marks is not None:
+            parts = marks.parts()
+            # Between rounds the device waited for the host: that is time which a larger batch does not cost.
+            if self._last_marks is not None and flight.follows_a_round:
+                gap_s = self._last_marks.gap_s(marks)
+                parts = PartSeconds(parts.draft_s, parts.target_s + gap_s, parts.verify_s)
+        if self._planner is not None and plan is not None and parts is not None:
+            self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
+            # A plan's draft time is that of the block which the next round begins with.
+            before = self._last_plan
+            if flight.order.steps and before is not None and before.load.num_requests == landed.requests:
+                self._planner.observe(before, draft_s=parts.draft_s)
+        if self._listener is not None:
+            self._listener(
+                RoundMetrics(
+                    requests=landed.requests,
+                    batch_tokens=landed.batch_tokens,
+                    bucket=flight.bucket,
+                    emitted=landed.emitted,
+                    expected_tokens=None if plan is None else plan.expected_tokens,
+                    predicted_s=None if plan is None else plan.expected.round_s,
+                    measured_s=None if parts is None else parts.round_s,
+                )
+            )
+        self._last_marks, self._last_plan = marks, plan

@@ -1,0 +1,149 @@
+"""Round times of every batch size against one look-up at a time, and what corrections may never do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from profile_samples import GAMMA, make_profile
+
+from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
+from dspark.profiles import ProfileError, Staircase, StepCurve
+
+CURVE = make_profile(0.0).curve
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("requests", [1, 3, 4])
+def test_every_batch_size_takes_what_the_curve_says(requests: int, sampled: bool) -> None:
+    load = RoundLoad(requests, 700 * requests, sampled)
+    sizes = range(requests, 33)
+    expected = [
+        float(
+            CURVE.step_time_s(size, load.context_tokens + size)
+            + CURVE.verification_time_s(requests, size, sampled=sampled)
+        )
+        for size in sizes
+    ]
+    actual = RoundClock(CURVE, adapt=False).step_times_s(load, most_tokens=32)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_one_batch_size() -> None:
+    clock = RoundClock(CURVE, adapt=False)
+    times = clock.step_times_s(RoundLoad(3, 900), most_tokens=3)
+    assert times.tolist() == pytest.approx([float(CURVE.step_time_s(3, 903) + CURVE.verification_time_s(3, 3))])
+
+
+def test_drafting_sees_its_own_block() -> None:
+    clock = RoundClock(CURVE, adapt=False)
+    load = RoundLoad(2, 600)
+    assert clock.draft_s(load, steps=GAMMA) == float(CURVE.draft_time_s(2, 600 + 2 * GAMMA))
+    assert clock.draft_s(load, steps=0) == 0
+
+
+def test_fewer_markov_steps_are_cheaper_where_that_was_measured() -> None:
+    per_step = np.array([1e-4, 2e-4, 3e-4])
+    load = RoundLoad(2, 600)
+    full = RoundClock(CURVE, adapt=False).draft_s(load, steps=GAMMA)
+    assert RoundClock(CURVE, adapt=False).draft_s(load, steps=1) == full
+    clock = RoundClock(CURVE, adapt=False, draft_step_s=per_step)
+    assert clock.draft_s(load, steps=1) == pytest.approx(full - (GAMMA - 1) * 2e-4)
+    assert clock.draft_s(load, steps=GAMMA) == full
+
+
+def test_long_contexts_have_their_own_times() -> None:
+    def stairs(seconds: float) -> Staircase:
+        time = [seconds, 2 * seconds]
+        return Staircase("tokens", "visible KV tokens", [4, 8], time, time, time, [0, 0], [0.0, 0.0])
+
+    curve = StepCurve(
+        target=stairs(0.01),
+        draft=stairs(0.001),
+        verify_greedy=stairs(1e-5),
+        verify_sampled=stairs(1e-5),
+        tokens_per_request=4,
+        block_size=3,
+        reference_context_tokens=16,
+        target_long=stairs(0.03),
+        draft_long=stairs(0.004),
+        long_context_tokens=100,
+    )
+    clock = RoundClock(curve, adapt=False)
+    short, long = (clock.step_times_s(RoundLoad(2, 99, False, n), most_tokens=8) for n in (100, 101))
+    assert short == pytest.approx([0.01 + 1e-5] * 3 + [0.02 + 1e-5] * 4)
+    assert long == pytest.approx([0.03 + 1e-5] * 3 + [0.06 + 1e-5] * 4)
+    assert clock.draft_s(RoundLoad(2, 99, False, 101), steps=3) == 0.004
+
+
+def test_measurements_correct_every_part() -> None:
+    clock, load = RoundClock(CURVE), RoundLoad(2, 600)
+    before = clock.parts(load, num_tokens=9, steps=GAMMA)[0]
+    for _ in range(300):
+        clock.observe_target(9, predicted_s=before.target_s, measured_s=1.5 * before.target_s)
+        clock.observe_verify(load, predicted_s=before.verify_s, measured_s=0.5 * before.verify_s)
+        clock.observe_draft(load, predicted_s=before.draft_s, measured_s=2 * before.draft_s)
+    curve, expected = clock.parts(load, num_tokens=9, steps=GAMMA)
+    assert curve == before
+    assert expected.target_s == pytest.approx(1.5 * before.target_s, rel=0.01)
+    assert expected.verify_s == pytest.approx(0.5 * before.verify_s, rel=0.01)
+    assert expected.draft_s == pytest.approx(2 * before.draft_s, rel=0.01)
+    assert expected.round_s == pytest.approx(expected.target_s + expected.verify_s + expected.draft_s)
+    # Other request counts follow, by the ratio over all of them.
+    other = RoundLoad(4, 1200)
+    assert clock.draft_s(other, steps=GAMMA) > 1.5 * RoundClock(CURVE, adapt=False).draft_s(other, steps=GAMMA)
+
+
+def test_without_adapting_measurements_change_nothing() -> None:
+    clock, load = RoundClock(CURVE, adapt=False), RoundLoad(2, 600)
+    before = clock.step_times_s(load, most_tokens=32), clock.parts(load, num_tokens=9, steps=GAMMA)
+    for _ in range(50):
+        clock.observe_target(9, predicted_s=1e-3, measured_s=2e-3)
+        clock.observe_verify(load, predicted_s=1e-3, measured_s=2e-3)
+        clock.observe_draft(load, predicted_s=1e-3, measured_s=2e-3)
+    assert (clock.step_times_s(load, most_tokens=32) == before[0]).all()
+    assert clock.parts(load, num_tokens=9, steps=GAMMA) == before[1]
+
+
+def test_a_bucket_that_never_ran_gets_the_benefit_of_the_doubt() -> None:
+    clock, load = RoundClock(CURVE), RoundLoad(2, 600)
+    curve_s = RoundClock(CURVE, adapt=False).step_times_s(load, most_tokens=32)
+    hopeful = clock.step_times_s(load, most_tokens=32)
+    assert (hopeful < curve_s).all() and (hopeful > 0.94 * curve_s).all()
+    for size in (2, 4, 8, 16, 32):
+        predicted = clock.parts(load, num_tokens=size, steps=0)[0].target_s
+        for _ in range(100):
+            clock.observe_target(size, predicted_s=predicted, measured_s=predicted)
+    np.testing.assert_allclose(clock.step_times_s(load, most_tokens=32), curve_s, rtol=0.01)
+
+
+@given(
+    samples=st.lists(st.tuples(st.sampled_from([3, 4, 8, 16, 32]), st.floats(0.01, 100)), max_size=60),
+    requests=st.integers(1, 3),
+)
+@settings(max_examples=200, deadline=None)
+def test_corrected_times_are_positive_and_never_fall_where_the_curve_does_not(
+    samples: list[tuple[int, float]], requests: int
+) -> None:
+    clock, load = RoundClock(CURVE), RoundLoad(requests, 500)
+    for size, factor in samples:
+        clock.observe_target(size, predicted_s=1e-3, measured_s=factor * 1e-3)
+    actual = clock.step_times_s(load, most_tokens=32)
+    assert (actual > 0).all()
+    # The last batch of each bucket has nearly one load: CURVE falls once, from 4 to 8 tokens.
+    ends = np.array([b for b in CURVE.target.buckets if b >= requests])
+    curve_s = CURVE.step_time_s(ends, 500 + 32)
+    verify_s = [float(CURVE.verification_time_s(requests, end)) for end in ends]
+    slopes = CURVE.target.load_s[CURVE.target.index_of(ends)] * (32 - ends)
+    at_one_load = actual[ends - requests] - verify_s
+    for small in range(len(ends)):
+        for large in range(small + 1, len(ends)):
+            allowed = min(curve_s[large] - curve_s[small], 0)
+            # Their own tokens are the rest of the load, at most four times as dear as predicted.
+            assert at_one_load[large] + 4 * slopes[large] >= at_one_load[small] + allowed - 1e-9
+
+
+def test_a_batch_past_the_largest_bucket_is_refused() -> None:
+    with pytest.raises(ProfileError, match="beyond the largest"):
+        RoundClock(CURVE).step_times_s(RoundLoad(2, 600), most_tokens=33)

@@ -1,0 +1,134 @@
+"""Rounds planned by a step curve: the text stays the target's, and the plan is what is verified."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fixture_engine import FIXTURES, Detokenizer, prompts, reference, requests, texts
+from graph_engine import graph_device
+from step_curves import make_planner
+
+from dspark.engine import Engine, EngineConfig, Request, SamplingParams
+from dspark.engine.graphs.decode_graphs import DecodeGraphs
+from dspark.engine.round_meter import RoundMetrics
+from dspark.engine.scheduler.policies import Planned
+
+__all__ = ["graph_device"]
+
+GAMMA, CONCURRENCY = 7, 6
+MOST = CONCURRENCY * (1 + GAMMA)
+# Two shelves with a cliff between them: what is worth verifying changes from round to round.
+CURVE = ((6, 20, MOST), (0.010, 0.013, 0.024))
+DEPTHS = pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped"])
+KINDS = pytest.mark.parametrize("causal", [False, True], ids=["async", "causal"])
+
+
+def planned_engine(
+    *, causal: bool, depth: int, device: str = "cpu", graphs: bool = False, draft_s: float = 1e-3, **options: Any
+) -> Engine:
+    folder = FIXTURES / "dspark_rnn"
+    detokenizer = options.pop("detokenizer", None)
+    settings: dict[str, Any] = {"concurrency": CONCURRENCY, "page_size": 4, "pipeline_depth": depth, "dtype": "float32"}
+    config = EngineConfig(
+        target=str(folder / "target"), drafter=str(folder / "draft"), device=device, graphs=graphs, **settings | options
+    )
+    engine = Engine(
+        config,
+        policy=Planned(causal=causal),
+        planner=make_planner(*CURVE, gamma=GAMMA, causal=causal, draft_s=draft_s),
+        detokenizer=detokenizer,
+    )
+    if graphs and device == "cpu":
+        engine.graphs = DecodeGraphs(engine, engine.graph_sizes, drafter=engine.drafter)
+    return engine
+
+
+@KINDS
+@DEPTHS
+@pytest.mark.parametrize("config", [{}, {"kv_cache_tokens": 160, "max_context": 100}], ids=["roomy", "preempting"])
+def test_greedy_text_is_the_targets(causal: bool, depth: int, config: dict[str, Any]) -> None:
+    engine = planned_engine(causal=causal, depth=depth, **config)
+    assert texts(engine.generate(requests())) == reference("dspark_rnn")
+    assert (engine.stats.preemptions > 0) == bool(config)
+    counts = engine.stats.spec
+    # Neither all of every block nor nothing of any.
+    assert 0 < counts.verified < 0.9 * counts.drafted
+
+
+@KINDS
+@DEPTHS
+def test_graphs_plan_and_allocate_like_calls(graph_device: str, causal: bool, depth: int) -> None:
+    asked = [
+        Request(i, prompt, SamplingParams(max_tokens=30, temperature=float(i % 2)))
+        for i, prompt in enumerate(prompts())
+    ]
+    found = []
+    for graphs in (True, False):
+        engine = planned_engine(
+            causal=causal, depth=depth, device=graph_device, graphs=graphs, detokenizer=Detokenizer(7)
+        )
+        found.append({c.index: c for c in engine.generate(asked)})
+    if graph_device == "cpu":
+        assert found[0] == found[1]
+    for index, completion in found[0].items():
+        if index % 2 == 0:
+            assert completion.token_ids == found[1][index].token_ids
+
+
+@KINDS
+@DEPTHS
+def test_every_round_is_told_of(causal: bool, depth: int) -> None:
+    engine = planned_engine(causal=causal, depth=depth)
+    told: list[RoundMetrics] = []
+    engine.round_listener = told.append
+    done = list(engine.generate(requests()))
+    assert len(told) == engine.stats.rounds
+    assert sum(r.emitted for r in told) == sum(len(c.token_ids) - 1 for c in done)
+    assert sum(r.batch_tokens - r.requests for r in told if depth == 0) == (depth == 0) * engine.stats.spec.verified
+    for r in told:
+        assert r.expected_tokens is not None
+        assert r.requests - 1e-9 <= r.expected_tokens <= r.requests * (1 + GAMMA) + 1e-9
+        # One of the shelves, verification, and drafting or none.
+        assert r.predicted_s in [pytest.approx(shelf + rest) for shelf in CURVE[1] for rest in (1e-4, 1.1e-3)]
+        # Finished requests and last tokens may leave a batch smaller than planned, never larger.
+        assert r.batch_tokens <= MOST
+    measured = [r.measured_s for r in told]
+    assert measured[0] is None and all(s is not None and s > 0 for s in measured[1:])
+
+
+@KINDS
+@DEPTHS
+def test_a_drafter_that_costs_too_much_is_left_alone(causal: bool, depth: int) -> None:
+    engine = planned_engine(causal=causal, depth=depth, draft_s=1.0)
+    assert texts(engine.generate(requests())) == reference("dspark_rnn")
+    counts = engine.stats.spec
+    # It is tried, and tried again when the number of requests changes, but most rounds go without.
+    assert 0 < counts.drafted < 0.5 * GAMMA * counts.rounds
+
+
+@DEPTHS
+def test_a_batch_never_exceeds_its_budget(depth: int) -> None:
+    engine = planned_engine(causal=False, depth=depth)
+    budgets, sizes = [], []
+    planner, target_step = engine.planner, engine.target_step
+
+    def watched_plan(*args: Any, **kwargs: Any) -> Any:
+        plan = own_plan(*args, **kwargs)
+        budgets.append(plan.num_tokens)
+        return plan
+
+    def watched_step(batch: Any, *, logit_rows: Any = None, logits_out: Any = None) -> Any:
+        if logit_rows is None:
+            sizes.append(len(batch.token_ids))
+        return target_step(batch, logit_rows=logit_rows, logits_out=logits_out)
+
+    assert planner is not None
+    own_plan = planner.plan
+    planner.plan = watched_plan  # type: ignore[method-assign]
+    engine.target_step = watched_step  # type: ignore[method-assign]
+    asked = requests(ignore_eos=True)
+    assert texts(engine.generate(asked)) == reference("dspark_rnn")
+    assert len(budgets) == len(sizes)
+    assert (np.array(sizes) <= np.array(budgets)).all() and np.mean(np.array(sizes) == np.array(budgets)) > 0.7

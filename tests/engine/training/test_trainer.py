@@ -1,0 +1,199 @@
+"""The loop: resumption bit for bit, the best drafter on disk, and ends that come early."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from refusals import assert_reads_well
+from safetensors.torch import load_file
+from tiny_training import SHAPE, load_target, made_up_texts, make_batches, make_step
+
+from dspark.engine.errors import EngineError, UsageError
+from dspark.engine.training.checkpoint import RunFolder
+from dspark.engine.training.documents import Documents
+from dspark.engine.training.settings import TrainSettings
+from dspark.engine.training.trainer import Trainer
+
+SETTINGS = TrainSettings(steps=9, rows=2, row_tokens=64, anchors=5, evaluate_every_steps=3, save_every=1e9)
+
+
+class Watcher:
+    """Remembers what it was told, and may act on it."""
+
+    def __init__(self, on_step=None):
+        self.readings, self.measured, self._on_step = [], [], on_step
+
+    def trained(self, reading):
+        self.readings.append(reading)
+
+    def evaluated(self, acceptance, *, is_best):
+        self.measured.append((acceptance, is_best))
+
+
+def make_trainer(folder, settings=SETTINGS, *, watcher=None, identity=None, shape=SHAPE):
+    documents = Documents.from_texts(made_up_texts(60), most_tokens=64)
+    held_out = documents.held_out()
+    training = make_batches(documents, settings, chosen=~held_out)
+    measuring = make_batches(documents, settings, chosen=held_out)
+    step = make_step(settings, training, measuring, shape=shape, target=load_target())
+    return Trainer(
+        step,
+        training,
+        measuring,
+        RunFolder(folder),
+        identity=identity or {"text": "this"},
+        card=lambda state: f"at step {state.step}",
+        reporter=watcher or Watcher(),
+    )
+
+
+def interrupt_after(trainer, steps):
+    """Ctrl-C while step `steps` is under way."""
+    take = trainer._take_step
+
+    def interrupted(host, rate):
+        take(host, rate)
+        if trainer.state.step + 1 == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    trainer._take_step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+
+
+@pytest.mark.parametrize("head", ["vanilla", "rnn"])
+def test_interrupted_and_resumed_equals_undisturbed_bit_for_bit(tmp_path, head):
+    shape = replace(SHAPE, markov_head=head)
+    whole = make_trainer(tmp_path / "whole", shape=shape)
+    expected = whole.run()
+    first = make_trainer(tmp_path / "cut", shape=shape)
+    interrupt_after(first, 2)
+    assert (first.state.step, first.state.finished) == (2, False)
+    second = make_trainer(tmp_path / "cut", shape=shape)
+    second.resume()
+    interrupt_after(second, 7)
+    third = make_trainer(tmp_path / "cut", shape=shape)
+    third.resume()
+    assert third.state.step == 7
+    found = third.run()
+    assert found.step == expected.step == 9
+    assert found.positions == expected.positions
+    weights, others = whole._model.state_dict(), third._model.state_dict()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    moments = [trainer._optimizer.state_dict()["state"] for trainer in (whole, third)]
+    for index, moment in moments[0].items():
+        assert all(torch.equal(value, moments[1][index][name]) for name, value in moment.items())
+    # The interrupt before the first measurement has added one of its own.
+    assert found.history[1:] == expected.history
+    assert load_file(tmp_path / "cut" / "model.safetensors").keys() == weights.keys()
+
+
+def test_the_signal_handlers_are_put_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    interrupt_after(make_trainer(tmp_path), 1)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_an_interrupt_leaves_a_drafter_and_a_state_however_early(tmp_path):
+    trainer = make_trainer(tmp_path)
+    interrupt_after(trainer, 1)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors", "training"]
+    assert (tmp_path / "training" / "state.pt").exists()
+
+
+def test_the_best_drafter_is_kept_when_later_ones_are_worse(tmp_path, monkeypatch):
+    watcher = Watcher()
+    trainer = make_trainer(tmp_path, watcher=watcher)
+    from dspark.engine.training import trainer as module
+
+    real, stored = module.evaluate, []
+
+    def worse_at_the_end(step, batches, *, at_step):
+        stored.append({name: tensor.clone() for name, tensor in step.model.state_dict().items()})
+        return replace(real(step, batches, at_step=at_step), sampled_length={3: 1.5, 6: 2.0, 9: 1.9}[at_step])
+
+    monkeypatch.setattr(module, "evaluate", worse_at_the_end)
+    state = trainer.run()
+    assert [is_best for _, is_best in watcher.measured] == [True, True, False]
+    assert state.best.step == 6
+    saved = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(saved[name], tensor.bfloat16()) for name, tensor in stored[1].items())
+    assert (tmp_path / "README.md").read_text() == "at step 9"
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_spares_what_is_on_disk(tmp_path):
+    trainer = make_trainer(tmp_path)
+    interrupt_after(trainer, 4)
+    state_before = (tmp_path / "training" / "state.pt").read_bytes()
+    drafter_before = (tmp_path / "model.safetensors").read_bytes()
+    again = make_trainer(tmp_path)
+    again.resume()
+    with torch.no_grad():
+        again._model.fc.weight[0, 0] = float("nan")
+    with pytest.raises(EngineError, match=r"the loss is nan at step 6.*diverged") as refused:
+        again.run()
+    assert_reads_well(refused.value)
+    assert "on disk" in refused.value.remedy
+    assert (tmp_path / "training" / "state.pt").read_bytes() == state_before
+    assert (tmp_path / "model.safetensors").read_bytes() == drafter_before
+
+
+def test_a_state_of_another_run_is_refused(tmp_path):
+    interrupt_after(make_trainer(tmp_path), 1)
+    other = make_trainer(tmp_path, identity={"text": "that"})
+    with pytest.raises(UsageError, match='differs in text \\("this" then, "that" now\\)') as refused:
+        other.resume()
+    assert_reads_well(refused.value)
+    (tmp_path / "training" / "state.pt").write_bytes(b"torn")
+    with pytest.raises(UsageError, match="cannot be read") as refused:
+        make_trainer(tmp_path).resume()
+    assert_reads_well(refused.value)
+
+
+def test_nothing_to_resume_begins_at_the_start(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.resume()
+    assert trainer.state.step == 0
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    make_trainer(tmp_path).run()
+    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    watcher = Watcher()
+    again = make_trainer(tmp_path, watcher=watcher)
+    again.resume()
+    assert again.run().step == 9
+    assert not watcher.measured
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_of_minutes_ends_with_its_time(tmp_path):
+    now = [0.0]
+    settings = TrainSettings(minutes=1, rows=2, row_tokens=64, anchors=5, evaluate_every=25, save_every=20)
+    watcher = Watcher()
+    trainer = make_trainer(tmp_path, settings, watcher=watcher)
+    trainer._clock = lambda: now[0]
+    take = trainer._take_step
+
+    def slow(host, rate):
+        now[0] += 10
+        take(host, rate)
+
+    trainer._take_step = slow
+    state = trainer.run()
+    assert state.step == 6
+    assert [acceptance.step for acceptance, _ in watcher.measured] == [3, 6]
+    assert [reading.left_s for reading in watcher.readings][:2] == [50.0, 40.0]
+    assert watcher.readings[2].positions_per_s > 0
+
+
+def test_training_raises_acceptance_on_the_text_it_sees(tmp_path):
+    watcher = Watcher()
+    settings = replace(SETTINGS, steps=60, evaluate_every_steps=30)
+    make_trainer(tmp_path, settings, watcher=watcher).run()
+    first, last = watcher.readings[0], watcher.readings[-1]
+    assert np.mean(last.acceptance) > np.mean(first.acceptance)
+    assert last.loss < first.loss
