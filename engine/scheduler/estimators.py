@@ -36,6 +36,7 @@ class RatioEstimator:
         self._samples = np.zeros(num_buckets)
         self._level = np.zeros(num_buckets)
         self._clock = 0
+        self._ratios: FloatArray | None = np.ones(num_buckets)  # None: to be computed anew
 
     def observe(self, bucket: int, *, predicted_s: float, measured_s: float) -> None:
         """Take one step of bucket index `bucket` into account; times that are no positive numbers are left out."""
@@ -52,6 +53,7 @@ class RatioEstimator:
         self._level[bucket] = mean.level
         self._clock += 1
         self._last_seen[bucket] = self._clock
+        self._ratios = None
 
     def samples(self) -> FloatArray:
         """[B]: what each bucket's own samples are still worth, in samples."""
@@ -60,9 +62,11 @@ class RatioEstimator:
 
     def ratios(self) -> FloatArray:
         """[B], between 1/4 and 4."""
-        samples = self.samples()
-        weight = samples / (samples + _PRIOR_SAMPLES)
-        return np.exp(weight * self._level + (1 - weight) * self._overall.level)
+        if self._ratios is None:
+            samples = self.samples()
+            weight = samples / (samples + _PRIOR_SAMPLES)
+            self._ratios = np.exp(weight * self._level + (1 - weight) * self._overall.level)
+        return self._ratios
 
 
 class AcceptanceRatio:

@@ -66,6 +66,7 @@ class RoundPlanner:
     ) -> None:
         self.clock = clock
         self._causal = causal
+        self._search = first_drop_budget if causal else best_budget
         self._options = (gamma,) if step_options is None else step_options
         assert self._options[-1] == gamma and self._options[0] > 0 and list(self._options) == sorted(self._options)
         self._switch = DraftSwitch(self._options) if drafting_is_optional else None
@@ -116,8 +117,7 @@ class RoundPlanner:
 
         next_steps = self._next_steps(load)
         round_s = step_s + self.clock.draft_s(load, steps=next_steps)
-        search = first_drop_budget if self._causal else best_budget
-        budget = search(gain, round_s, num_requests=num_requests)
+        budget = self._search(gain, round_s, num_requests=num_requests)
         if self._causal:
             # Only now: whether the next block is drafted is in the objective, and must not depend on this block.
             self._learn(seen, is_new=is_new)
@@ -173,10 +173,12 @@ class RoundPlanner:
         if not is_new or not len(seen):
             self._idle_rounds += 1
             return
-        for average in (*self._gains.values(), self._recent_gain):
-            if average.steps <= seen.shape[1]:
-                gain = gain_curve(seen, np.full(len(seen), average.steps))
+        for steps, average in self._gains.items():
+            if steps <= seen.shape[1]:
+                gain = gain_curve(seen, np.full(len(seen), steps))
                 average.update(gain, num_requests=len(seen), idle_rounds=self._idle_rounds)
+                if steps == self._options[-1]:
+                    self._recent_gain.update(gain, num_requests=len(seen), idle_rounds=self._idle_rounds)
         if self._idle_rounds:
             self._rounds_to_review = 0
         self._idle_rounds = 0
@@ -206,5 +208,6 @@ class RoundPlanner:
         for steps, average in self._gains.items():
             gain = self._acceptance.ratio * average.at(num_requests)[: len(step_s)]
             round_s = step_s[: len(gain)] + self.clock.draft_s(load, steps=steps)
-            result[steps] = float(np.max((num_requests + gain) / round_s))
+            budget = self._search(gain, round_s, num_requests=num_requests)
+            result[steps] = float((num_requests + gain[budget]) / round_s[budget])
         return result

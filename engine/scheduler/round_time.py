@@ -61,6 +61,10 @@ class RoundClock:
             True: RatioEstimator(len(curve.verify_sampled.buckets)),
             False: RatioEstimator(len(curve.verify_greedy.buckets)),
         }
+        # Look-ups that a round repeats: a few microseconds each, beside rounds of a few hundred.
+        self._verify_lines: dict[tuple[int, bool], tuple[int, float, float]] = {}
+        self._draft_index: dict[int, int] = {}
+        self._draft_curve: tuple[RoundLoad | None, float] = (None, 0.0)
 
     def step_times_s(self, load: RoundLoad, *, most_tokens: int) -> FloatArray:
         """Target step and verification of batches of R, R + 1 ... `most_tokens` packed tokens, without drafting.
@@ -80,27 +84,30 @@ class RoundClock:
         offset = np.arange(most_tokens - load.num_requests + 1)
         times = np.repeat(ratio * begin_s - slope * (starts - load.num_requests), width)
         times += np.repeat(slope, width) * offset
-        low, high = (self._verify_s(load, tokens) for tokens in (load.num_requests, most_tokens))
-        times += low + (high - low) / max(len(offset) - 1, 1) * offset
+        index, base_s, slope_s = self._verify_line(load)
+        verify_ratio = self._verify[load.sampled].ratios()[index]
+        times += verify_ratio * (base_s + slope_s * load.num_requests)
+        times += verify_ratio * slope_s * offset
         return times
 
     def draft_s(self, load: RoundLoad, *, steps: int) -> float:
         """Seconds of drafting a block for every request with `steps` Markov steps; 0 steps: no drafting."""
         if self.curve.draft is None or steps == 0:
             return 0.0
-        return self._draft_curve_s(load, steps) * float(self._draft.ratios()[self._draft_bucket(load)])
+        return self._draft_curve_s(load, steps) * float(self._draft.ratios()[self._draft_bucket(load.num_requests)])
 
     def parts(self, load: RoundLoad, *, num_tokens: int, steps: int) -> tuple[PartTimes, PartTimes]:
         """What the curve says of a round and what is expected of it after correction."""
+        index, base_s, slope_s = self._verify_line(load)
         curve_s = PartTimes(
             target_s=float(self._target_s(np.asarray(num_tokens), load, load_tokens=num_tokens)),
-            verify_s=self._verify_curve_s(load, num_tokens),
+            verify_s=base_s + slope_s * num_tokens,
             draft_s=0.0 if self.curve.draft is None or steps == 0 else self._draft_curve_s(load, steps),
         )
-        ratio = self._target.ratios()[self.curve.target.index_of(num_tokens)]
+        target_ratio = self._target.ratios()[self.curve.target.index_of(num_tokens)]
         expected = PartTimes(
-            target_s=curve_s.target_s * float(ratio),
-            verify_s=self._verify_s(load, num_tokens),
+            target_s=curve_s.target_s * float(target_ratio),
+            verify_s=curve_s.verify_s * float(self._verify[load.sampled].ratios()[index]),
             draft_s=self.draft_s(load, steps=steps),
         )
         return curve_s, expected
@@ -114,14 +121,13 @@ class RoundClock:
     def observe_verify(self, load: RoundLoad, *, predicted_s: float, measured_s: float) -> None:
         """Verification of a round's requests."""
         if self.adapt:
-            self._verify[load.sampled].observe(
-                self._verify_bucket(load), predicted_s=predicted_s, measured_s=measured_s
-            )
+            index, _, _ = self._verify_line(load)
+            self._verify[load.sampled].observe(index, predicted_s=predicted_s, measured_s=measured_s)
 
     def observe_draft(self, load: RoundLoad, *, predicted_s: float, measured_s: float) -> None:
         """Drafting one block for every request."""
         if self.adapt and self.curve.draft is not None:
-            self._draft.observe(self._draft_bucket(load), predicted_s=predicted_s, measured_s=measured_s)
+            self._draft.observe(self._draft_bucket(load.num_requests), predicted_s=predicted_s, measured_s=measured_s)
 
     def _target_s(self, num_tokens: IntArray, load: RoundLoad, *, load_tokens: IntArray | int) -> FloatArray:
         """Curve times of batches of `num_tokens`, behind the load of a batch of `load_tokens`."""
@@ -142,25 +148,27 @@ class RoundClock:
         least = np.where(np.tri(len(corrected), dtype=bool).T, corrected[:, None] + falls, 0)
         return least.max(axis=0) / curve_s
 
-    def _verify_s(self, load: RoundLoad, num_tokens: int) -> float:
-        return self._verify_curve_s(load, num_tokens) * float(
-            self._verify[load.sampled].ratios()[self._verify_bucket(load)]
-        )
-
-    def _verify_curve_s(self, load: RoundLoad, num_tokens: int) -> float:
-        return float(self.curve.verification_time_s(load.num_requests, num_tokens, sampled=load.sampled))
-
-    def _verify_bucket(self, load: RoundLoad) -> int:
-        stairs = self.curve.verify_sampled if load.sampled else self.curve.verify_greedy
-        return int(stairs.index_of(load.num_requests))
+    def _verify_line(self, load: RoundLoad) -> tuple[int, float, float]:
+        """Bucket index of the load's requests, and verification by the curve: seconds at 0 tokens and a token more."""
+        key = (load.num_requests, load.sampled)
+        if key not in self._verify_lines:
+            stairs = self.curve.verify_sampled if load.sampled else self.curve.verify_greedy
+            base_s, one_s = stairs.time_at([load.num_requests] * 2, [0, 1]).tolist()
+            self._verify_lines[key] = (int(stairs.index_of(load.num_requests)), base_s, one_s - base_s)
+        return self._verify_lines[key]
 
     def _draft_curve_s(self, load: RoundLoad, steps: int) -> float:
-        seen = load.context_tokens + load.num_requests * self.curve.block_size
-        full = float(self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context))
+        if self._draft_curve[0] is not load:
+            seen = load.context_tokens + load.num_requests * self.curve.block_size
+            full_s = self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context)
+            self._draft_curve = (load, float(full_s))
         if self._draft_step_s is None:
-            return full
-        return full - (self.curve.block_size - steps) * float(self._draft_step_s[self._draft_bucket(load)])
+            return self._draft_curve[1]
+        saved_s = float(self._draft_step_s[self._draft_bucket(load.num_requests)])
+        return self._draft_curve[1] - (self.curve.block_size - steps) * saved_s
 
-    def _draft_bucket(self, load: RoundLoad) -> int:
+    def _draft_bucket(self, num_requests: int) -> int:
         assert self.curve.draft is not None
-        return int(self.curve.draft.index_of(load.num_requests))
+        if num_requests not in self._draft_index:
+            self._draft_index[num_requests] = int(self.curve.draft.index_of(num_requests))
+        return self._draft_index[num_requests]

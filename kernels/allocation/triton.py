@@ -105,7 +105,7 @@ def allocate_lengths(
     assert confidence_logits.stride(1) == 1 and remap.is_contiguous() and caps.is_contiguous() and out.is_contiguous()
     if num_rows == 0:
         return
-    block_gamma = triton.next_power_of_2(gamma)
+    block_gamma = max(4, triton.next_power_of_2(gamma))
     _allocate_kernel[(num_rows,)](
         confidence_logits,
         remap,
