@@ -22,7 +22,8 @@ def device_curve(*, draft: float = 1.0) -> StepCurve:
 
     def stairs(at: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(at), dtype=int)
-        return Staircase("tokens", "none", at, times, times, times, zeros, zeros.astype(float))
+        none = zeros.astype(float)
+        return Staircase("tokens", "none", at, times, times, times, zeros, none, zeros, none)
 
     return StepCurve(
         target=stairs(buckets, 5.5e-4 + 6e-5 * np.log2(buckets) + 9e-7 * buckets),
