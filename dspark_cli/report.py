@@ -20,7 +20,7 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER]…",
+            metavar="FOLDER",
             help="Work directories to report on, side by side if several. Default: the one of --workdir.",
             show_default=False,
         ),

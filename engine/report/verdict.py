@@ -116,9 +116,9 @@ def _draft_cost(frontier: Frontier) -> str:
 
 
 def _answer(scheduled: Sequence[Gain], pays_from: int | None, device: str) -> str:
-    most = max(scheduled, key=lambda gain: gain.gain)
-    best = f"{most.gain:+.1%} ({most.low:+.1%} to {most.high:+.1%}) against `{most.against}`"
     paying = [gain for gain in scheduled if gain.pays]
+    most = max(paying or scheduled, key=lambda gain: gain.gain)
+    best = f"{most.gain:+.1%} ({most.low:+.1%} to {most.high:+.1%}) against `{most.against}`"
     losing = [gain for gain in scheduled if gain.high < 0 and gain.gain <= -WORTH]
     if not paying:
         answer = (
@@ -147,7 +147,7 @@ def _answer(scheduled: Sequence[Gain], pays_from: int | None, device: str) -> st
 def _against_plain(frontier: Frontier) -> str:
     ratios = np.array(frontier.line(ASYNC).tokens_per_s) / np.array(frontier.line("none").tokens_per_s)
     first, last = frontier.concurrency[0], frontier.concurrency[-1]
-    sentence = f"Against plain decoding it gives {ratios[0]:.2f} times the tokens at {_counted(first)}"
+    sentence = f"Against plain decoding `{ASYNC}` gives {ratios[0]:.2f} times the tokens at {_counted(first)}"
     return f"{sentence} and {ratios[-1]:.2f} times at {_counted(last)}." if last > first else sentence + "."
 
 
@@ -185,18 +185,13 @@ def _limit(
     start += f" and, with confidences calibrated freely, {recalibrated:.1%}"
     truth = true_logits(full)
     if truth is None:
-        return (
-            HEAD,
-            f"how well the confidence head tells. {start}; whether anything could tell better, the traces do not say.",
-        )
+        return HEAD, f"how well the confidence head tells. {start}; what could tell better, the traces do not say."
     perfect = _gain_with(truth, frontier, full, i, bound[i].against)
     start += f"; the true chances of acceptance would give {perfect:.1%}"
     if perfect - reached >= WORTH:
         return HEAD, f"how well the confidence head tells. {start}."
-    return (
-        DRAFTER,
-        f"the drafter; its confidences are about as good as can be. {drafts}, and {_draft_cost(frontier)}. {start}.",
-    )
+    drafts += f", and {_draft_cost(frontier)}"
+    return DRAFTER, f"the drafter; its confidences are about as good as can be. {drafts}. {start}."
 
 
 def _gain_with(logits: NDArray[np.float64], frontier: Frontier, full: Traces, index: int, against: str) -> float:

@@ -150,3 +150,12 @@ def test_the_extra_cost_is_that_of_whole_blocks():
             for n in (8 * requests, requests)
         ]
         assert verdict.extra_cost[i] == pytest.approx(times[0] / times[1] - 1)
+
+
+def test_a_gain_that_noise_explains_is_not_told_as_the_largest():
+    noisy = line("async", [110, 110, 110, 110.1], [120, 120, 120, 120.1], [60, 200, 100, 180])
+    found = frontier(steady("none", 100, 100, 100), noisy, steady("oracle", 200, 200, 200))
+    verdict = judge(found, make_rounds(50), PROFILE, ONES)
+    assert verdict.pays_from is None
+    assert "at 1 and 2 requests at once: `async` gives 10.0% to 20.0% more" in verdict.sentences[0]
+    assert "most at 2 requests at once, +20.0%" in verdict.sentences[0]
