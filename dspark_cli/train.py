@@ -124,9 +124,15 @@ def train(
         int, typer.Option(help="Tokens of a row, which whole texts fill.", rich_help_panel=TRAINING)
     ] = 512,
     anchors: Annotated[int, typer.Option(help="Blocks that are drafted in a row.", rich_help_panel=TRAINING)] = 96,
-    learning_rate: Annotated[
-        float, typer.Option(help="Highest learning rate of AdamW.", rich_help_panel=TRAINING)
-    ] = 1.5e-3,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            metavar="adamw|muon",
+            help="`muon`: Muon for the projections, AdamW for the rest.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "adamw",
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.", rich_help_panel=TRAINING)] = 1.5e-3,
     weight_decay: Annotated[
         float, typer.Option(help="Weight decay of the projections.", rich_help_panel=TRAINING)
     ] = 0.01,
@@ -176,6 +182,7 @@ def train(
                 rows=rows,
                 row_tokens=row_tokens,
                 anchors=anchors,
+                optimizer=optimizer,
                 learning_rate=learning_rate,
                 weight_decay=weight_decay,
                 evaluate_every=evaluate_every,

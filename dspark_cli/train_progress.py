@@ -83,7 +83,7 @@ class LiveTrainReporter(TrainReporter):
         self._share, self._line = progress.share, writing_line(progress)
 
     def trained(self, reading: Reading) -> None:
-        self._share, self._line, self._rates = reading.progress, reading_line(reading), reading.acceptance
+        self._share, self._line, self._rates = reading.progress, reading_line(reading), reading.gathered.acceptance
 
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         # Above the live part, where it stays.
@@ -123,9 +123,10 @@ def writing_line(progress: TextProgress) -> str:
 
 def reading_line(reading: Reading) -> str:
     """How training goes."""
-    rates = " ".join(f"{rate:.2f}" for rate in reading.acceptance)
-    speed = f", {reading.positions_per_s:,.0f} positions/s" if reading.positions_per_s else ""
-    return f"step {reading.step:,}: loss {reading.loss:.4f}, acceptance {rates}{speed}{_left(reading.left_s)}"
+    gathered = reading.gathered
+    rates = " ".join(f"{rate:.2f}" for rate in gathered.acceptance)
+    speed = f", {gathered.positions_per_s:,.0f} positions/s" if gathered.positions_per_s else ""
+    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}{speed}{_left(reading.left_s)}"
 
 
 def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:

@@ -38,6 +38,8 @@ class GraphCapture:
         """
         self.num_captured += 1
         if self._device.type != "cuda":
+            # As on a GPU, so that a call which is not harmless shows.
+            call()
             return call
         graph = torch.cuda.CUDAGraph()
         try:

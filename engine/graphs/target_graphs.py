@@ -116,7 +116,10 @@ class VerificationGraphs:
         graph = self._graphs.get((bucket, sampling))
         if graph is None:
             name = f"{sampling.value} verification of {bucket} requests"
+            # The run before a capture takes requests a round further, which only the replay may.
+            before = self._memory.state.clone()
             graph = self._capture.capture(lambda: self._run(bucket, sampling), name=name)
+            self._memory.state.copy_(before)
             self._graphs[bucket, sampling] = graph
         return graph
 

@@ -77,9 +77,10 @@ def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:
         ("training", f"{state.step:,} steps, {state.positions:,} block positions in {seconds:.0f} s "
          f"({state.positions / seconds:,.0f} a second) on {manifest.get('device_name') or 'a CPU'}; "
          f"torch {manifest.get('torch')}, triton {manifest.get('triton')}, dspark {manifest.get('dspark')}"),
-        ("text", f"{text.tokens:,} tokens in {text.texts:,} texts that the target wrote, {text.held_out_texts:,} of "
-         f"them held out by prompt; by temperature {_counts(text.by_temperature)}; by source "
-         f"{_counts(text.by_source)}; sha256 {text.sha256}"),
+        ("text", f"{text.tokens:,} tokens in {text.texts:,} texts that the target wrote, up to "
+         f"{facts.settings.row_tokens} tokens each with their prompts; {text.held_out_texts:,} of them held out by "
+         f"prompt; by temperature {_counts(text.by_temperature)}; by source {_counts(text.by_source)}; "
+         f"sha256 {text.sha256}"),
     ]  # fmt: skip
 
 

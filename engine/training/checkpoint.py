@@ -19,6 +19,7 @@ from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.tensor_files import SINGLE_FILE
 from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.settings import STATE_FOLDER
 from dspark.engine.training.shape import config_document
 from dspark.engine.wording import first_line
@@ -69,7 +70,7 @@ class RunFolder:
         self._write(CARD_FILE, text.encode())
 
     def save_state(
-        self, state: RunState, model: DraftModel, optimizer: torch.optim.Optimizer, *, identity: Mapping[str, Any]
+        self, state: RunState, model: DraftModel, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
     ) -> None:
         """Replace the state of the run."""
         content = {
@@ -92,7 +93,7 @@ class RunFolder:
             writer.write(buffer.getbuffer())
 
     def load_state(
-        self, model: DraftModel, optimizer: torch.optim.Optimizer, *, identity: Mapping[str, Any]
+        self, model: DraftModel, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
     ) -> RunState | None:
         """Take up the run of this folder; None if it has not come to training yet.
 

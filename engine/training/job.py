@@ -85,24 +85,19 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
         reporter.step("Loading the target")
         engine = _text_engine(job, model_folder, tokenizer, reporter)
         _write(job, engine, tokenizer, path, reporter)
-    reporter.step("Reading the text")
-    texts = list(read_texts(path))
     target = _target(job, model_folder, engine)
     # What it held of the device's memory is training's now.
     del engine
     _release(target.device)
-    documents = Documents.from_texts(texts, most_tokens=job.settings.row_tokens)
-    if len(documents.tokens) and documents.tokens.max() >= target.config.vocab_size:
-        raise UsageError(f"{path} holds token ids that the target does not have", "Give --data a file of this target.")
-    held_out = documents.held_out()
-    check_enough(documents, held_out)
-    summary = _summary(texts, documents, held_out, path)
-    trainer, parameters = _trainer(job, folder, model_folder, target, tokenizer, documents, held_out, summary, reporter)
+    reporter.step("Reading the text")
+    material = _material(job, path, target)
+    trainer, parameters = _trainer(job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer,
+                                   reporter=reporter)  # fmt: skip
     if job.resume:
         trainer.resume()
     reporter.step("Training")
     state = trainer.run()
-    return TrainResult(state, summary, parameters, target.device.type)
+    return TrainResult(state, material.summary, parameters, target.device.type)
 
 
 def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: JobReporter) -> Engine:
@@ -172,18 +167,36 @@ def _release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What is trained on, and what teaches it."""
+
+    target: Target
+    documents: Documents
+    held_out: np.ndarray  # [D] bool
+    summary: TextSummary
+
+
+def _material(job: TrainJob, path: Path, target: Target) -> _Material:
+    texts = list(read_texts(path))
+    documents = Documents.from_texts(texts, most_tokens=job.settings.row_tokens)
+    if len(documents.tokens) and documents.tokens.max() >= target.config.vocab_size:
+        raise UsageError(f"{path} holds token ids that the target does not have", "Give --data a file of this target.")
+    held_out = documents.held_out()
+    check_enough(documents, held_out)
+    return _Material(target, documents, held_out, _summary(texts, documents, held_out, path))
+
+
 def _trainer(
     job: TrainJob,
+    material: _Material,
+    *,
     folder: RunFolder,
     model_folder: Path,
-    target: Target,
     tokenizer: Tokenizer | None,
-    documents: Documents,
-    held_out: np.ndarray,
-    summary: TextSummary,
     reporter: JobReporter,
 ) -> tuple[Trainer, int]:
-    settings = job.settings
+    settings, target, documents = job.settings, material.target, material.documents
     mask = job.shape.mask_token_id
     if mask is None:
         mask = choose_mask_token(target.config.vocab_size, tokenizer, set(np.unique(documents.tokens).tolist()))
@@ -201,7 +214,7 @@ def _trainer(
             seed=settings.seed,
         )
 
-    training, measuring = batches(~held_out), batches(held_out)
+    training, measuring = batches(~material.held_out), batches(material.held_out)
     torch.manual_seed(settings.seed)
     model = DraftModel(
         config, embed=target.embed, dtype=target.dtype, num_positions=settings.row_tokens + config.block_size
@@ -211,7 +224,7 @@ def _trainer(
     fingerprint = checkpoint_fingerprint(model_folder)
     identity = {
         "target": fingerprint,
-        "text": summary.sha256,
+        "text": material.summary.sha256,
         "shape": asdict(job.shape) | {"mask_token_id": mask},
         "settings": asdict(settings),
         "dtype": str(target.dtype),
@@ -223,7 +236,7 @@ def _trainer(
         config=config,
         parameters=parameters,
         settings=settings,
-        text=summary,
+        text=material.summary,
         command=job.command,
         manifest=manifest(target.device.type),
     )

@@ -11,6 +11,8 @@ from dspark.engine.errors import UsageError
 from dspark.engine.models.drafter_formats import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
 
 NO_MARKOV_HEAD = "none"
+MUON = "muon"
+OPTIMIZERS = ("adamw", MUON)
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")
 PARTIAL_SUFFIX = ".partial"
 # Folder beside the drafter that a run goes on from.
@@ -61,6 +63,7 @@ class TrainSettings:
     rows: int = 32
     row_tokens: int = 512
     anchors: int = 96
+    optimizer: str = "adamw"
     learning_rate: float = 1.5e-3
     warmup: float = 0.03  # share of the run
     weight_decay: float = 0.01
@@ -79,6 +82,8 @@ class TrainSettings:
             raise UsageError("nothing says when the run ends", "Give one of --steps and --minutes.")
         if self.steps is not None and self.minutes is not None:
             raise UsageError("steps stands beside --minutes, and each says when to end", "Keep one of them.")
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(f"optimizer is {self.optimizer!r}", f"Choose one of: {', '.join(OPTIMIZERS)}.")
         for name in ("steps", "rows", "row_tokens", "anchors", "evaluate_every_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

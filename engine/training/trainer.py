@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
 from dspark.engine.errors import EngineError
 from dspark.engine.training.acceptance import Acceptance
+from dspark.engine.training.ahead import Ahead
 from dspark.engine.training.batches import Batches, HostBatch
 from dspark.engine.training.checkpoint import RunFolder, RunState
-from dspark.engine.training.draft_model import DraftModel
 from dspark.engine.training.evaluate import evaluate
+from dspark.engine.training.meter import Gathered, Meter
+from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.schedule import RunClock, learning_rate
 from dspark.engine.training.settings import TrainSettings
-from dspark.engine.training.step import DistillationStep, StepLoss
+from dspark.engine.training.step import DistillationStep
+from dspark.engine.training.stop_requests import stop_requests
 
 # The device is waited for this often at most, to show how it goes.
 _READING_EVERY_S = 1.0
-_BETAS = (0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the last steps gave, for people to look at."""
+    """How far training is, and what the last steps gave."""
 
     step: int
     progress: float
     left_s: float | None
-    loss: float
-    acceptance: tuple[float, ...]  # mean 1 - TV of each slot
     learning_rate: float
-    positions_per_s: float
+    gathered: Gathered
 
 
 class TrainReporter(Protocol):
@@ -50,18 +46,6 @@ class TrainReporter(Protocol):
 
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         """The held-out texts were measured."""
-
-
-def make_optimizer(model: DraftModel, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW over fp32 weights; norms, biases and the Markov tables do not decay."""
-    decayed: list[torch.nn.Parameter] = []
-    kept: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        is_matrix = parameter.ndim == 2 and "markov_w" not in name and "confidence" not in name
-        (decayed if is_matrix else kept).append(parameter)
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    fused = next(model.parameters()).is_cuda
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=_BETAS, fused=fused)
 
 
 class Trainer:
@@ -89,10 +73,10 @@ class Trainer:
         self._folder, self._identity, self._card, self._reporter = folder, identity, card, reporter
         self._settings: TrainSettings = step.settings
         self._model = step.model
-        self._optimizer = make_optimizer(self._model, self._settings)
+        self._optimizer = DraftOptimizer(self._model, self._settings)
         self._clock = clock
         self.state = RunState()
-        self._meter = _Meter(self._model.config.block_size, next(self._model.parameters()).device)
+        self._meter = Meter(self._model.config.block_size, next(self._model.parameters()).device)
 
     def resume(self) -> None:
         """Take up what the folder holds, if it has come to training yet.
@@ -117,7 +101,7 @@ class Trainer:
         clock = RunClock(self._settings, before_s=state.elapsed_s, clock=self._clock)
         # Of this process: an earlier one may have ended between two of them.
         evaluated_s = saved_s = read_s = clock.elapsed_s
-        with _stop_requests() as stop, _Ahead(self._batches, state.step) as ahead:
+        with stop_requests() as stop, Ahead(self._batches, state.step) as ahead:
             while clock.progress(state.step) < 1:
                 rate = learning_rate(self._settings, clock.progress(state.step))
                 host = next(ahead)
@@ -151,29 +135,28 @@ class Trainer:
         return state
 
     def _take_step(self, host: HostBatch, rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
         result = self._step(host)
         result.loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_gradient_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        self._meter.add(host, result)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_gradient_norm)
+        self._optimizer.step(rate)
+        self._meter.add(host, result, norm)
 
     def _read(self, clock: RunClock, rate: float) -> None:
         """Look at what the steps since the last look gave."""
         if not self._meter.steps:
             return
-        loss, acceptance, positions_per_s = self._meter.take(self._clock())
-        if loss != loss or abs(loss) == float("inf"):
-            kept = "The best drafter so far is on disk" if self._folder.has_drafter else "Nothing was saved yet"
-            raise EngineError(
-                f"the loss is {loss} at step {self.state.step}, so this run has diverged",
-                f"{kept}. Start again with a lower --learning-rate.",
-            )
+        gathered = self._meter.take(self._clock())
+        # A gradient without a number has spoilt the weights, whatever the loss before it was.
+        for name, value in (("loss", gathered.loss), ("gradient", gathered.gradient_norm)):
+            if not math.isfinite(value):
+                kept = "The best drafter so far is on disk" if self._folder.has_drafter else "Nothing was saved yet"
+                raise EngineError(
+                    f"the {name} is {value} by step {self.state.step}, so this run has diverged",
+                    f"{kept}. Start again with a lower --learning-rate.",
+                )
         state = self.state
         progress, left_s = clock.progress(state.step), clock.left_s(state.step)
-        self._reporter.trained(Reading(state.step, progress, left_s, loss, acceptance, rate, positions_per_s))
+        self._reporter.trained(Reading(state.step, progress, left_s, rate, gathered))
 
     def _evaluate(self) -> None:
         state = self.state
@@ -194,82 +177,3 @@ class Trainer:
             self._evaluate()
         self._save()
         raise KeyboardInterrupt
-
-
-class _Meter:
-    """Sums over steps, kept on the device until somebody looks."""
-
-    def __init__(self, block_size: int, device: torch.device) -> None:
-        self._sums = torch.zeros(1 + 2 * block_size, device=device)
-        self._block_size = block_size
-        self._started_s: float | None = None
-        self._positions = 0
-        self.steps = 0
-
-    def add(self, host: HostBatch, result: StepLoss) -> None:
-        size = self._block_size
-        place = result.slots % size
-        rates = 1 - result.rows.distance / 2
-        self._sums[0] += result.loss.detach()
-        self._sums[1 : 1 + size].index_add_(0, place, rates)
-        self._sums[1 + size :].index_add_(0, place, torch.ones_like(rates))
-        self.steps += 1
-        self._positions += len(host.slots)
-
-    def take(self, now_s: float) -> tuple[float, tuple[float, ...], float]:
-        """Mean loss, mean acceptance of each slot, and positions a second since the last time."""
-        sums = self._sums.tolist()
-        rates, counts = sums[1 : 1 + self._block_size], sums[1 + self._block_size :]
-        acceptance = tuple(rate / max(count, 1) for rate, count in zip(rates, counts, strict=True))
-        speed = 0.0 if self._started_s is None else self._positions / max(now_s - self._started_s, 1e-9)
-        loss = sums[0] / self.steps
-        self._sums.zero_()
-        self._started_s, self._positions, self.steps = now_s, 0, 0
-        return loss, acceptance, speed
-
-
-class _Ahead:
-    """Builds the next batches while the device is busy with the present one."""
-
-    _DEPTH = 2
-
-    def __init__(self, batches: Batches, first: int) -> None:
-        self._batches = batches
-        self._pool = ThreadPoolExecutor(1)
-        self._next = first
-        self._futures = [self._submit() for _ in range(self._DEPTH)]
-
-    def __enter__(self) -> _Ahead:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def __next__(self) -> HostBatch:
-        self._futures.append(self._submit())
-        return self._futures.pop(0).result()
-
-    def _submit(self) -> Any:
-        index, self._next = self._next, self._next + 1
-        return self._pool.submit(self._batches.batch, index)
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or termination, which then waits for the end of a step; a second one does not wait."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

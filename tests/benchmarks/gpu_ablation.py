@@ -1,7 +1,8 @@
 """What each part of a drafter is worth: one drafter a row, trained for the same number of steps on the same text.
 
-    python tests/benchmarks/gpu_ablation.py --data text.jsonl [--steps 1000] [--requests 1] [--json FILE]
+    python tests/benchmarks/gpu_ablation.py --data text.jsonl [--steps 1000] [--only NAME …] [--json FILE]
 
+Names are Markov head, layers, and what else differs; by default those that differ in the drafter alone are trained.
 Tokens a round are those of the held-out text after the last step; the draft block is timed as decoding runs it. How
 fast decoding is follows from both: (tokens a round) / (target step + draft block + verification), see `dspark profile`.
 """
@@ -13,6 +14,7 @@ import gc
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -37,14 +39,21 @@ class Quiet:
     def measured(self, point: object, samples_s: object) -> None: ...
 
 
-ABLATIONS = {
-    "no Markov head, 3 layers": DrafterShape(markov_head="none"),
-    "vanilla, 1 layer": DrafterShape(layers=1),
-    "vanilla, 2 layers": DrafterShape(layers=2),
-    "vanilla, 3 layers": DrafterShape(),
-    "gated, 3 layers": DrafterShape(markov_head="gated"),
-    "rnn, 3 layers": DrafterShape(markov_head="rnn"),
+# Name -> the drafter, and what differs from the settings of the command line.
+ABLATIONS: dict[str, tuple[DrafterShape, dict[str, Any]]] = {
+    "none-3": (DrafterShape(markov_head="none"), {}),
+    "vanilla-1": (DrafterShape(layers=1), {}),
+    "vanilla-2": (DrafterShape(layers=2), {}),
+    "vanilla-3": (DrafterShape(), {}),
+    "gated-3": (DrafterShape(markov_head="gated"), {}),
+    "rnn-3": (DrafterShape(markov_head="rnn"), {}),
+    "vanilla-4-rank-32": (DrafterShape(layers=4, markov_rank=32), {}),
+    "vanilla-3-adamw-3e-3": (DrafterShape(), {"learning_rate": 3e-3}),
+    "vanilla-3-muon-1.5e-3": (DrafterShape(), {"optimizer": "muon"}),
+    "vanilla-3-muon-3e-3": (DrafterShape(), {"optimizer": "muon", "learning_rate": 3e-3}),
+    "vanilla-3-muon-6e-3": (DrafterShape(), {"optimizer": "muon", "learning_rate": 6e-3}),
 }
+SHAPES = [name for name, (_, changes) in ABLATIONS.items() if not changes]
 
 
 def draft_block_ms(folder: Path, target_name: str, requests: int) -> float:
@@ -65,14 +74,14 @@ def ablation(arguments: argparse.Namespace, console: Console) -> None:
     results = []
     run = manifest("cuda")
     for name in arguments.only:
-        shape = ABLATIONS[name]
+        shape, changes = ABLATIONS[name]
         with tempfile.TemporaryDirectory() as folder:
             job = TrainJob(
                 target=arguments.target,
                 output=Path(folder),
                 shape=shape,
                 settings=TrainSettings(
-                    steps=arguments.steps, rows=arguments.rows, anchors=arguments.anchors, save_every=1e9
+                    steps=arguments.steps, rows=arguments.rows, anchors=arguments.anchors, save_every=1e9, **changes
                 ),
                 text=TextSettings(data=arguments.data),
             )
@@ -109,7 +118,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--anchors", type=int, default=96)
-    parser.add_argument("--only", nargs="+", choices=list(ABLATIONS), default=list(ABLATIONS))
+    parser.add_argument("--only", nargs="+", choices=list(ABLATIONS), default=SHAPES)
     parser.add_argument("--requests", type=int, default=1, help="requests whose draft block is timed")
     parser.add_argument("--json", type=Path, help="write the numbers here too, row by row")
     arguments = parser.parse_args()

@@ -36,11 +36,11 @@ from dspark.engine.training.batches import Batches, HostBatch
 from dspark.engine.training.distillation import distillation_loss
 from dspark.engine.training.documents import Documents
 from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.settings import DrafterShape, TrainSettings
 from dspark.engine.training.shape import drafter_config
 from dspark.engine.training.step import DistillationStep
 from dspark.engine.training.text_file import Text
-from dspark.engine.training.trainer import make_optimizer
 
 DEVICE = torch.device("cuda")
 # Block positions a second that a plain autograd script reached on an H200, with 3 layers.
@@ -95,14 +95,13 @@ def measure(
     way: str, loss_of: Callable[[HostBatch], torch.Tensor], model: DraftModel, settings: TrainSettings, batches: Batches
 ) -> Speed:
     """Wall time of whole steps, one behind the other."""
-    optimizer = make_optimizer(model, settings)
+    optimizer = DraftOptimizer(model, settings)
     hosts = [batches.batch(index) for index in range(8)]
 
     def take(index: int) -> None:
         loss_of(hosts[index % len(hosts)]).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_gradient_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.step(1e-4)
 
     for index in range(8):
         take(index)
@@ -191,7 +190,7 @@ def speed(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
 def parts(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
     workplace = Workplace.make(arguments)
     step, batches = workplace.step(arguments.rows)
-    model, optimizer = step.model, make_optimizer(step.model, workplace.settings)
+    model, optimizer = step.model, DraftOptimizer(step.model, workplace.settings)
     times: dict[str, list[tuple[float, float]]] = {}
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
@@ -218,8 +217,7 @@ def parts(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
         loss = loss + (comparison.weights * bce).sum()
         timed("drafter backward", loss.backward)
         timed("clip", lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-        timed("optimizer", optimizer.step)
-        optimizer.zero_grad(set_to_none=True)
+        timed("optimizer", lambda: optimizer.step(1e-4))
     table = Table("part", "ms", "ms to launch")
     result = {}
     for name, samples in times.items():

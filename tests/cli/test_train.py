@@ -16,6 +16,7 @@ from dspark.engine.training.card import TextSummary
 from dspark.engine.training.checkpoint import RunState
 from dspark.engine.training.generate import TextProgress
 from dspark.engine.training.job import TrainResult
+from dspark.engine.training.meter import Gathered
 from dspark.engine.training.trainer import Reading
 
 ACCEPTANCE = Acceptance(40, 2.5, (0.7, 0.8), 3.1, (0.9, 0.9), 0.4, 0.1, 10, 20)
@@ -146,7 +147,20 @@ def test_flags_reach_what_they_name(workplace):
         *("--temperatures", "1,0.5", "--max-tokens", "33", "--concurrency", "3", "--dtype", "float32"),
         *("--layers", "2", "--block-size", "5", "--markov-head", "rnn", "--markov-rank", "8"),
         *("--feature-layers", "-1,4", "--mask-token-id", "6", "--minutes", "3", "--rows", "4", "--row-tokens", "64"),
-        *("--anchors", "7", "--learning-rate", "0.1", "--weight-decay", "0", "--evaluate-every", "5", "--seed", "11"),
+        *(
+            "--anchors",
+            "7",
+            "--learning-rate",
+            "0.1",
+            "--optimizer",
+            "muon",
+            "--weight-decay",
+            "0",
+            "--evaluate-every",
+            "5",
+            "--seed",
+            "11",
+        ),
     ]
     assert main(["train", *arguments, "--overwrite"]) == 0
     (job,) = workplace.asked
@@ -156,6 +170,7 @@ def test_flags_reach_what_they_name(workplace):
     assert (shape.feature_layers, shape.mask_token_id) == ((-1, 4), 6)
     assert (settings.minutes, settings.steps, settings.rows, settings.row_tokens) == (3.0, None, 4, 64)
     assert (settings.anchors, settings.learning_rate, settings.weight_decay) == (7, 0.1, 0.0)
+    assert settings.optimizer == "muon"
     assert (settings.evaluate_every, settings.seed) == (5.0, 11)
     assert (text.prompts, text.data, text.minutes, text.tokens) == ("p", Path("f"), 0.5, 9)
     assert (text.temperatures, text.max_tokens, text.concurrency) == ((1.0, 0.5), 33, 3)
@@ -201,6 +216,7 @@ def test_an_interrupt_says_what_there_is(workplace, capsys):
         (["-o", "d", "--temperatures", "1,-1"], "--temperatures must be numbers from 0 to 100"),
         (["-o", "d", "--feature-layers", "a"], "--feature-layers is 'a', not whole numbers"),
         (["-o", "d", "--markov-head", "deep"], "--markov-head is 'deep'"),
+        (["-o", "d", "--optimizer", "sgd"], "--optimizer is 'sgd'"),
         (["-o", "d", "--row-tokens", "100"], "--row-tokens is 100"),
         (["-o", "d", "--learning-rate", "nan"], "--learning-rate is nan"),
         (["-o", "d", "--dtype", "int8"], "--dtype int8 cannot be trained in"),
@@ -227,7 +243,7 @@ def test_the_live_display_shows_loss_acceptance_and_time_left():
         reporter.wrote(TextProgress(10, 2000, 4.0, 0.1))
         console.print(reporter._render())
         reporter.step("Training")
-        reporter.trained(Reading(7, 0.25, 90.0, 0.5, (0.8125, 0.75), 1e-3, 1234.0))
+        reporter.trained(Reading(7, 0.25, 90.0, 1e-3, Gathered(0.5, 1.0, (0.8125, 0.75), 1234.0)))
         console.print(reporter._render())
         reporter.evaluated(ACCEPTANCE, is_best=False)
     shown = console.file.getvalue()
@@ -246,6 +262,6 @@ def test_without_a_terminal_lines_come_now_and_then(capsys):
     reporter.step("Training")
     for second in range(31):
         now[0] = float(second)
-        reporter.trained(Reading(second, 0.1, None, 0.5, (0.5,), 1e-3, 0.0))
+        reporter.trained(Reading(second, 0.1, None, 1e-3, Gathered(0.5, 1.0, (0.5,), 0.0)))
     assert lines[0] == "Training"
     assert [line.split(":")[0] for line in lines[1:]] == ["step 0", "step 15", "step 30"]

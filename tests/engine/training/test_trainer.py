@@ -63,18 +63,18 @@ def interrupt_after(trainer, steps):
         trainer.run()
 
 
-@pytest.mark.parametrize("head", ["vanilla", "rnn"])
-def test_interrupted_and_resumed_equals_undisturbed_bit_for_bit(tmp_path, head):
-    shape = replace(SHAPE, markov_head=head)
-    whole = make_trainer(tmp_path / "whole", shape=shape)
+@pytest.mark.parametrize(("head", "optimizer"), [("vanilla", "adamw"), ("rnn", "muon")])
+def test_interrupted_and_resumed_equals_undisturbed_bit_for_bit(tmp_path, head, optimizer):
+    shape, settings = replace(SHAPE, markov_head=head), replace(SETTINGS, optimizer=optimizer)
+    whole = make_trainer(tmp_path / "whole", settings, shape=shape)
     expected = whole.run()
-    first = make_trainer(tmp_path / "cut", shape=shape)
+    first = make_trainer(tmp_path / "cut", settings, shape=shape)
     interrupt_after(first, 2)
     assert (first.state.step, first.state.finished) == (2, False)
-    second = make_trainer(tmp_path / "cut", shape=shape)
+    second = make_trainer(tmp_path / "cut", settings, shape=shape)
     second.resume()
     interrupt_after(second, 7)
-    third = make_trainer(tmp_path / "cut", shape=shape)
+    third = make_trainer(tmp_path / "cut", settings, shape=shape)
     third.resume()
     assert third.state.step == 7
     found = third.run()
@@ -82,9 +82,11 @@ def test_interrupted_and_resumed_equals_undisturbed_bit_for_bit(tmp_path, head):
     assert found.positions == expected.positions
     weights, others = whole._model.state_dict(), third._model.state_dict()
     assert all(torch.equal(weights[name], others[name]) for name in weights)
-    moments = [trainer._optimizer.state_dict()["state"] for trainer in (whole, third)]
-    for index, moment in moments[0].items():
-        assert all(torch.equal(value, moments[1][index][name]) for name, value in moment.items())
+    states = zip(whole._optimizer.state_dict(), third._optimizer.state_dict(), strict=True)
+    for mine, theirs in states:
+        assert mine["state"].keys() == theirs["state"].keys() != set()
+        for index, moment in mine["state"].items():
+            assert all(torch.equal(value, theirs["state"][index][name]) for name, value in moment.items())
     # The interrupt before the first measurement has added one of its own.
     assert found.history[1:] == expected.history
     assert load_file(tmp_path / "cut" / "model.safetensors").keys() == weights.keys()
@@ -133,12 +135,22 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spares_what_is_on_disk(tmp_pa
     again.resume()
     with torch.no_grad():
         again._model.fc.weight[0, 0] = float("nan")
-    with pytest.raises(EngineError, match=r"the loss is nan at step 6.*diverged") as refused:
+    with pytest.raises(EngineError, match=r"the loss is nan by step 6.*diverged") as refused:
         again.run()
     assert_reads_well(refused.value)
     assert "on disk" in refused.value.remedy
     assert (tmp_path / "training" / "state.pt").read_bytes() == state_before
     assert (tmp_path / "model.safetensors").read_bytes() == drafter_before
+
+
+def test_a_gradient_that_is_no_number_is_seen_before_its_weights_are_saved(tmp_path):
+    trainer = make_trainer(tmp_path)
+    weight = trainer._model.norm.weight
+    weight.register_hook(lambda gradient: gradient * float("inf") if trainer.state.step == 2 else gradient)
+    with pytest.raises(EngineError, match=r"the gradient is (inf|nan) by step 3") as refused:
+        trainer.run()
+    assert "Nothing was saved yet" in refused.value.remedy
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_of_another_run_is_refused(tmp_path):
@@ -187,13 +199,13 @@ def test_a_run_of_minutes_ends_with_its_time(tmp_path):
     assert state.step == 6
     assert [acceptance.step for acceptance, _ in watcher.measured] == [3, 6]
     assert [reading.left_s for reading in watcher.readings][:2] == [50.0, 40.0]
-    assert watcher.readings[2].positions_per_s > 0
+    assert watcher.readings[2].gathered.positions_per_s > 0
 
 
 def test_training_raises_acceptance_on_the_text_it_sees(tmp_path):
     watcher = Watcher()
     settings = replace(SETTINGS, steps=60, evaluate_every_steps=30)
     make_trainer(tmp_path, settings, watcher=watcher).run()
-    first, last = watcher.readings[0], watcher.readings[-1]
+    first, last = watcher.readings[0].gathered, watcher.readings[-1].gathered
     assert np.mean(last.acceptance) > np.mean(first.acceptance)
     assert last.loss < first.loss
