@@ -56,7 +56,13 @@ def draw_counts(axes: Axes, bins: ReliabilityBins, *, label: str, color: str = A
 
 
 def draw_acceptance(
-    axes: Axes, proportions: Sequence[Proportion], *, label: str, color: str = AFTER, marker: str = "o"
+    axes: Axes,
+    proportions: Sequence[Proportion],
+    *,
+    label: str,
+    color: str = AFTER,
+    marker: str = "o",
+    linestyle: str = "-",
 ) -> None:
     """Acceptance against draft position (from 1), with 95 % Wilson intervals; positions never reached are left out."""
     points = [
@@ -69,7 +75,8 @@ def draw_acceptance(
         position,
         rate,
         yerr=np.maximum((below, above), 0),
-        fmt=f"-{marker}",
+        marker=marker,
+        linestyle=linestyle,
         color=color,
         label=label,
         markersize=4,

@@ -22,6 +22,7 @@ from dspark.cli.export import export
 from dspark.cli.inspect import inspect as inspect_checkpoint
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
+from dspark.cli.report import report
 from dspark.cli.train import train
 
 
@@ -59,6 +60,7 @@ app = typer.Typer(
 app.command(cls=_Command)(decode)
 app.command(cls=_Command)(profile)
 app.command(cls=_Command)(calibrate)
+app.command(cls=_Command)(report)
 app.command(cls=_Command)(export)
 app.command("inspect", cls=_Command)(inspect_checkpoint)
 app.command(cls=_Command)(train)

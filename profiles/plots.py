@@ -46,15 +46,9 @@ def draw_steps_per_s(
     _scale_to_stairs(axes)
 
 
-def save_plot(profile: Profile, path: Path) -> None:
-    """One picture of the profile: step time and SPS(B), side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    curve, conditions = profile.curve, profile.conditions
-    figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    time_axes, speed_axes = figure.subplots(1, 2)
+def draw_profile(time_axes: Axes, speed_axes: Axes, profile: Profile) -> None:
+    """Step time of a round's parts into one Axes, SPS(B) of the target step and the whole round into the other."""
+    curve = profile.curve
     draw_step_time(time_axes, curve.reference_target, label="target step")
     others = [(curve.verify_greedy, "verification, greedy", ROUND, ":"), (curve.draft, "draft block", DRAFT, "--")]
     for stairs, label, color, linestyle in others:
@@ -64,6 +58,18 @@ def save_plot(profile: Profile, path: Path) -> None:
     time_axes.set_xlim(0, curve.max_batch_tokens)
     draw_steps_per_s(speed_axes, curve, label="target step")
     draw_steps_per_s(speed_axes, curve, label="whole round", scope="round", color=ROUND, linestyle="--")
+
+
+def save_plot(profile: Profile, path: Path) -> None:
+    """One picture of the profile: step time and SPS(B), side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    curve, conditions = profile.curve, profile.conditions
+    figure = Figure(figsize=(11, 4.2), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    time_axes, speed_axes = figure.subplots(1, 2)
+    draw_profile(time_axes, speed_axes, profile)
     for axes in (time_axes, speed_axes):
         axes.legend(frameon=False)
         axes.grid(alpha=0.3)

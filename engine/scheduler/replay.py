@@ -104,7 +104,7 @@ def replay(
     """Throughput of `policy` with `concurrency` requests at any time.
 
     Args:
-        policy: as `--policy` spells it, or `oracle`: drafts always and knows every block's outcome.
+        policy: as `--policy` spells it, or `oracle`, which knows all outcomes: no schedule is faster.
         rng: equal generators give different policies equal blocks.
         rounds: None: as many as make the spread small, 200 to 4,000.
         context_tokens: visible tokens of each request; None: the curve's reference.
@@ -122,16 +122,15 @@ def replay(
     most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
     step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load, steps=blocks.gamma)
     draws = _draw(blocks, concurrency, rounds, rng)
+    counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):
         lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal")
+    elif policy == "oracle":
+        lengths, drafts = _best(blocks, draws, step_s, draft_s, counted=counted)
     else:
-        oracle = policy == "oracle"
-        lengths = _oracle(blocks, draws, load, step_s, draft_s) if oracle else _fixed(blocks, draws, policy)
-        drafts = np.full(rounds, policy != "none")
+        lengths, drafts = _fixed(blocks, draws, policy), np.full(rounds, policy != "none")
     accepted = np.minimum(blocks.accepted[draws.rows], lengths)
     time_s = step_s[lengths.sum(axis=1)] + drafts * draft_s
-
-    counted = slice(int(_WARM_UP * rounds), None)
     tokens = accepted[counted].sum() + accepted[counted].size
     tokens_per_s = float(tokens / time_s[counted].sum())
     return ReplayResult(
@@ -172,24 +171,39 @@ def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     return rule.lengths(view)[draws.rows]
 
 
-def _oracle(blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, step_s: FloatArray, draft_s: float) -> IntArray:
-    """Lengths [N, R] of the largest throughput over all rounds, when every block's outcome is known beforehand.
+def _best(
+    blocks: ReplayBlocks, draws: _Draws, step_s: FloatArray, draft_s: float, *, counted: slice
+) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Lengths [N, R], and which rounds draft, of the largest throughput that any schedule of these blocks can have.
 
-    Only tokens that pass are verified. How many of them is best in a round follows from what its time is worth in the
-    others: tokens - rate * time is maximised for a rate that is raised until it is the throughput itself (Dinkelbach).
+    How many tokens are best in a round follows from what its time is worth in the others: tokens - rate * time is
+    maximised for a rate that is raised until it is the throughput itself (Dinkelbach 1967). A budget may be larger than
+    what will be accepted, where that leads to a faster bucket; and a round may do without its draft.
+
+    Args:
+        step_s: of R, R + 1 ... packed tokens.
+        counted: the rounds of which the throughput is.
     """
-    passing = blocks.accepted[draws.rows]
-    budgets = np.arange(len(step_s))
-    round_s = step_s + draft_s
-    rate, chosen = 0.0, np.minimum(passing.sum(axis=1), budgets[-1])
-    while (better := float((load.num_requests + chosen).sum() / round_s[chosen].sum())) > rate:
+    accepted = blocks.accepted[draws.rows]
+    requests = accepted.shape[1]
+    # The last choice is not to draft, and so to verify nothing.
+    time_s = np.append(step_s + draft_s, step_s[0])
+    budgets = np.append(np.arange(len(step_s)), 0)
+    passing, which = np.unique(accepted.sum(axis=1), return_inverse=True)
+    tokens = requests + np.minimum(budgets, passing[:, None])  # [different numbers of passing tokens, choices]
+    rate, better = -1.0, 0.0
+    while better > rate:
         rate = better
-        worth = budgets - rate * round_s
-        is_best_so_far = worth >= np.maximum.accumulate(worth)
-        best_within = np.maximum.accumulate(np.where(is_best_so_far, budgets, 0))
-        chosen = best_within[np.minimum(passing.sum(axis=1), budgets[-1])]
-    before = np.cumsum(passing, axis=1) - passing
-    return np.clip(chosen[:, None] - before, 0, passing)
+        choice = np.argmax(tokens - rate * time_s, axis=1)[which]
+        better = float(tokens[which, choice][counted].sum() / time_s[choice][counted].sum())
+    budget = budgets[choice][:, None]
+    useful = _filled(budget, accepted)
+    return useful + _filled(budget - useful.sum(axis=1, keepdims=True), blocks.gamma - accepted), choice < len(step_s)
+
+
+def _filled(budget: IntArray, room: IntArray) -> IntArray:
+    """budget [N, 1] given to room [N, R] from the first request on -> [N, R]."""
+    return np.clip(budget - (np.cumsum(room, axis=1) - room), 0, room)
 
 
 def _planned(

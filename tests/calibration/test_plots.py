@@ -40,8 +40,11 @@ def test_counts_are_a_histogram_of_the_predictions(axes: Axes) -> None:
 
 
 def test_acceptance_leaves_out_positions_never_reached(axes: Axes) -> None:
-    draw_acceptance(axes, [Proportion.of(9, 10), Proportion.of(0, 3), Proportion.of(0, 0)], label="math", color=AFTER)
+    proportions = [Proportion.of(9, 10), Proportion.of(0, 3), Proportion.of(0, 0)]
+    draw_acceptance(axes, proportions, label="math", color=AFTER, marker="s", linestyle="--")
     x, y, _ = error_bars(axes)
+    (line,) = axes.lines[:1]
+    assert (line.get_marker(), line.get_linestyle()) == ("s", "--")
     assert x.tolist() == [1, 2]
     np.testing.assert_allclose(y, [0.9, 0])
 

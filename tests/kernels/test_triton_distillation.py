@@ -42,7 +42,11 @@ def check(op, device, shape, *, in_place: bool, dtype=torch.float32, rtol=1e-5) 
     assert_close(result.target_nll.cpu().double(), target_nll, atol=1e-5, rtol=1e-5)
     assert_close(result.distance.cpu().double(), distance, atol=1e-5, rtol=1e-5)
     assert result.hits.tolist() == (draft.argmax(-1) == labels).tolist()
-    assert_close(gradient.cpu().double(), slope, atol=1e-6, rtol=rtol)
+    # Where q and p are equal but for rounding, the sign of their difference is anybody's.
+    q, p = draft.double().softmax(-1), target.double().softmax(-1)[rows]
+    clear = (q - p).abs() > 1e-5 * p
+    assert clear.double().mean() > 0.999
+    assert_close(gradient.cpu().double()[clear], slope[clear], atol=1e-6, rtol=rtol)
     if not in_place:
         assert torch.equal(moved.cpu(), draft)
 

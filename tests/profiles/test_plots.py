@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dspark.profiles import Staircase
-from dspark.profiles.plots import draw_step_time, draw_steps_per_s, save_plot
+from dspark.profiles.plots import draw_profile, draw_step_time, draw_steps_per_s, save_plot
 
 
 @pytest.fixture
@@ -56,6 +56,16 @@ def test_speed_is_the_reciprocal(axes, profile):
     target, whole = (patch.get_data().values for patch in axes.patches)
     np.testing.assert_allclose(target, 1 / profile.curve.target.time_s)
     assert (whole < target).all()
+
+
+def test_a_profile_shows_its_parts_beside_its_speeds(profile):
+    time_axes, speed_axes = Figure().subplots(1, 2)
+    draw_profile(time_axes, speed_axes, profile)
+    labels = [[patch.get_label() for patch in axes.patches] for axes in (time_axes, speed_axes)]
+    assert labels == [
+        ["target step", "verification, greedy, full blocks", "draft block, full blocks"],
+        ["target step", "whole round"],
+    ]
 
 
 @pytest.mark.filterwarnings("error")

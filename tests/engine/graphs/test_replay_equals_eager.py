@@ -153,17 +153,17 @@ def test_prefill_of_prompts(engine: Engine, lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_texts_of_a_dummy_target(concurrency: int) -> None:
-    """Plain decoding at full batches of prompts that fill a bucket, where eager calls have the graphs' own shapes."""
+    """Plain decoding in fp32: attention over prompts is cut otherwise in graphs, so a sum's order may differ."""
     texts = []
     for graphs in (True, False):
         engine = Engine(
             EngineConfig(
                 target="smollm2-135m", load_format="dummy", policy="none", device="cuda", concurrency=concurrency,
-                max_context=2048, graphs=graphs,
+                max_context=2048, graphs=graphs, dtype="float32",
             )
         )  # fmt: skip
         sampling = SamplingParams(max_tokens=64, ignore_eos=True)
-        rows = [Request(i, [100 * i + k for k in range(64)], sampling) for i in range(concurrency)]
+        rows = [Request(i, [100 * i + k for k in range(40)], sampling) for i in range(concurrency)]
         texts.append({c.index: c.token_ids for c in engine.generate(rows)})
     assert texts[0] == texts[1]
 

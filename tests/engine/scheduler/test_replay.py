@@ -22,7 +22,8 @@ def device_curve(*, draft: float = 1.0) -> StepCurve:
 
     def stairs(at: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(at), dtype=int)
-        return Staircase("tokens", "none", at, times, times, times, *2 * (zeros, zeros.astype(float)))
+        none = zeros.astype(float)
+        return Staircase("tokens", "none", at, times, times, times, zeros, none, zeros, none)
 
     return StepCurve(
         target=stairs(buckets, 5.5e-4 + 6e-5 * np.log2(buckets) + 9e-7 * buckets),
@@ -85,18 +86,19 @@ def test_constant_blocks_give_what_one_round_gives(policy: str, verified: int, t
 @pytest.mark.parametrize("passing", [0, 1, 4, 7])
 def test_the_oracle_finds_the_best_of_what_passes(passing: int) -> None:
     curve, requests = device_curve(), 64
+    plain = requests / float(curve.round_time_s(requests, num_requests=requests, kv_tokens=0, drafts=False))
     theta = [
         (requests + n) / float(curve.round_time_s(requests + n, num_requests=requests, kv_tokens=0))
         for n in range(requests * passing + 1)
     ]
-    assert run(always(passing), curve, "oracle", requests).tokens_per_s == pytest.approx(max(theta))
+    assert run(always(passing), curve, "oracle", requests).tokens_per_s == pytest.approx(max(plain, *theta))
 
 
 @pytest.mark.parametrize("concurrency", [1, 16, 256])
-def test_no_drafting_policy_beats_the_oracle(concurrency: int) -> None:
+def test_no_policy_beats_the_oracle(concurrency: int) -> None:
     blocks, curve = recorded_blocks(0.3), device_curve()
     oracle = run(blocks, curve, "oracle", concurrency).tokens_per_s
-    assert all(run(blocks, curve, policy, concurrency).tokens_per_s < oracle for policy in BASELINES[1:])
+    assert all(run(blocks, curve, policy, concurrency).tokens_per_s < oracle for policy in BASELINES)
 
 
 def test_every_policy_is_shown_the_same_blocks() -> None:

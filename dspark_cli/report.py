@@ -1,0 +1,104 @@
+"""`dspark report`: what the artefacts of one or several runs show, as a page, figures and numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dspark.cli import options
+from dspark.cli.errors import Interrupted
+
+if TYPE_CHECKING:
+    from dspark.cli.output import Sink
+    from dspark.engine.report.job import Report
+
+
+def report(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Work directories to report on, side by side if several. Default: the one of --workdir.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Where the report goes. Default: `report` in the work directory.",
+            show_default=False,
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
+    workdir: options.Workdir = Path("dspark-out"),
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Seed of resampled blocks, null ECEs and random splits.", rich_help_panel=options.GENERAL
+        ),
+    ] = 0,
+    config: options.Config = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show what profile, calibration, traces and decoded files say, and whether scheduled verification pays.
+
+    Reads whichever of profile.json, calibration.json, traces.parquet and decode.metrics.json there are; what is missing
+    is named in the report, with the command that makes it. Writes index.html, one page that needs no other file, each
+    figure as PNG and SVG, and their numbers as summary.json. No model is loaded.
+
+    Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
+    """
+    sink: Sink = ctx.obj
+    sink.configure(json=json, quiet=quiet)
+    output = output or workdir / "report"
+    made = _make(sink, runs or [workdir], output, seed)
+    _render(made, output, sink)
+
+
+def _make(sink: Sink, folders: list[Path], output: Path, seed: int) -> Report:
+    with sink.decode_progress() as progress:
+        try:
+            progress.step("Starting")
+            from dspark.engine.jobs.output_places import check_folder
+            from dspark.engine.report.job import make_report, save_report
+            from dspark.engine.report.run import load_runs
+
+            runs = load_runs(folders)
+            # Before what takes time, and only once there is something to report on.
+            check_folder(output, flag="--output")
+            made = make_report(runs, seed=seed, progress=progress.step)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted", f"A report in {output} is still the one before: run it again.") from None
+    save_report(made, output)
+    return made
+
+
+def _render(made: Report, output: Path, sink: Sink) -> None:
+    from dspark.engine.report.job import PAGE, SUMMARY
+
+    page, summary = output / PAGE, output / SUMMARY
+    sink.document({"command": "report", "page": str(page), "summary": str(summary), **made.summary})
+    rows: list[tuple[str, str]] = []
+    runs: list[dict[str, Any]] = made.summary["runs"]
+    for run in runs:
+        prefix = f"{run['run']}: " if len(runs) > 1 else ""
+        rows.append((f"{prefix}figures", ", ".join(run["figures"]) or "none"))
+        rows += [(f"{prefix}missing", line) for line in _missing(run["missing"])]
+        if run["verdict"] is not None:
+            rows += [(f"{prefix}verdict", sentence) for sentence in run["verdict"]["sentences"]]
+    sink.table("report", [*rows, ("page", str(page)), ("numbers", str(summary))])
+
+
+def _missing(entries: list[dict[str, str]]) -> list[str]:
+    """A line for each reason, with the figures that it keeps from being made."""
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        names.setdefault(f"{entry['reason']} {entry['remedy']}", []).append(entry["name"])
+    return [f"{', '.join(figures)}: {why}" for why, figures in names.items()]

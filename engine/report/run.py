@@ -1,0 +1,177 @@
+"""A work directory as a report sees it: whichever of its artefacts exist, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dspark.calibration import (
+    Calibration,
+    Provenance,
+    Traces,
+    load_calibration,
+    read_traces,
+    sampling_settings,
+)
+from dspark.engine.jobs import strict_json
+from dspark.engine.report.errors import ReportError
+from dspark.engine.report.pair import Pair, check_pairs
+from dspark.profiles import Profile, load_profile
+
+PROFILE, CALIBRATION, TRACES, DECODE = "profile.json", "calibration.json", "traces.parquet", "decode.metrics.json"
+
+# What to run for an artefact that is not there.
+MADE_BY = {
+    PROFILE: "dspark profile",
+    CALIBRATION: "dspark calibrate",
+    TRACES: "dspark calibrate",
+    DECODE: "dspark decode --input prompts.jsonl",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """The artefacts of one work directory; None where there is none."""
+
+    name: str
+    folder: Path
+    profile: Profile | None
+    calibration: Calibration | None
+    traces: Traces | None
+    decode: Mapping[str, Any] | None  # the document that `decode` leaves beside its rows
+    notes: tuple[str, ...]  # what does not fit together but refuses nothing
+
+    @property
+    def artefacts(self) -> tuple[str, ...]:
+        """File names of those that exist."""
+        held = {PROFILE: self.profile, CALIBRATION: self.calibration, TRACES: self.traces, DECODE: self.decode}
+        return tuple(name for name, artefact in held.items() if artefact is not None)
+
+    @property
+    def gamma(self) -> int | None:
+        """Draft length, if any artefact tells."""
+        if self.traces is not None:
+            return self.traces.gamma
+        if self.calibration is not None:
+            return self.calibration.gamma
+        return None if self.profile is None else self.profile.curve.tokens_per_request - 1
+
+    def command_for(self, artefact: str) -> str:
+        """What to run to get `artefact` into this folder."""
+        workdir = "" if self.folder == Path("dspark-out") else f" --workdir {self.folder}"
+        return f"{MADE_BY[artefact]}{workdir}"
+
+
+def load_runs(folders: Sequence[Path]) -> list[Run]:
+    """One run a folder, named by what tells the folders apart.
+
+    Raises:
+        ReportError: a folder is missing, given twice or without any artefact, or its artefacts contradict each other.
+        ProfileError, CalibrationError: an artefact is damaged.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    for i, folder in enumerate(resolved):
+        if folder in resolved[:i]:
+            raise ReportError(f"{folders[i]} was given twice", "Name every run directory once.")
+    names = [folder.name for folder in resolved]
+    apart = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    return [load_run(folder, name=name) for folder, name in zip(folders, apart, strict=True)]
+
+
+def load_run(folder: Path, *, name: str) -> Run:
+    """Read what there is in `folder`.
+
+    Raises:
+        ReportError: it is no folder, holds no artefact, or artefacts of different pairs.
+        ProfileError, CalibrationError: an artefact is damaged.
+    """
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is no folder", "Run `dspark profile` and `dspark calibrate` first.")
+    present = {file: (folder / file) for file in MADE_BY if (folder / file).exists()}
+    if not present:
+        raise ReportError(
+            f"{folder} holds nothing to report on: no {', no '.join(MADE_BY)}",
+            "Run `dspark profile` and `dspark calibrate` first.",
+        )
+    profile = load_profile(present[PROFILE]) if PROFILE in present else None
+    calibration = load_calibration(present[CALIBRATION]) if CALIBRATION in present else None
+    traces = read_traces([present[TRACES]]) if TRACES in present else None
+    decode = _read_metrics(present[DECODE]) if DECODE in present else None
+    pairs = [
+        None if profile is None else _profiled_pair(profile),
+        None if calibration is None else _traced_pair(CALIBRATION, calibration.provenance, calibration.gamma),
+        None if traces is None else _traced_pair(TRACES, traces.provenance, traces.gamma),
+        None if decode is None else _decoded_pair(decode),
+    ]
+    notes = check_pairs([pair for pair in pairs if pair is not None], folder)
+    if calibration is not None and traces is not None:
+        notes += _other_sampling(calibration, traces)
+    return Run(name, folder, profile, calibration, traces, decode, tuple(notes))
+
+
+def _other_sampling(calibration: Calibration, traces: Traces) -> list[str]:
+    return [
+        f"{TRACES} holds rounds sampled with {used}, and {CALIBRATION} was fitted on none such."
+        for used in sampling_settings(traces)
+        if not any(fitted.same_as(used) for fitted in calibration.sampling)
+    ]
+
+
+def _profiled_pair(profile: Profile) -> Pair:
+    target, drafter = profile.conditions.target, profile.conditions.drafter
+    # A drafter of random weights beside a target of random weights has a shape, and no name that traces could bear.
+    shaped = drafter is not None and drafter.fingerprint is None and target.fingerprint is None
+    return Pair(
+        source=PROFILE,
+        target=(target.name, target.fingerprint),
+        drafter=(None if shaped else drafter.name, drafter.fingerprint) if drafter is not None else ("none", None),
+        gamma=profile.curve.tokens_per_request - 1,
+        acceptance=None,
+    )
+
+
+def _traced_pair(source: str, provenance: Provenance, gamma: int) -> Pair:
+    return Pair(
+        source=source,
+        target=(provenance.target, provenance.target_fingerprint),
+        drafter=(provenance.drafter, provenance.drafter_fingerprint),
+        gamma=gamma,
+        acceptance=provenance.acceptance,
+    )
+
+
+def _decoded_pair(decode: Mapping[str, Any]) -> Pair:
+    # Only fingerprints are kept there. A run without drafting names no drafter and is no other pair for that.
+    engine = decode["run"]["engine"]
+    drafter = engine.get("drafter")
+    return Pair(
+        source=DECODE,
+        target=(None, engine.get("target")),
+        drafter=(None, None if drafter == "none" else drafter),
+        gamma=None,
+        acceptance=None,
+    )
+
+
+def _read_metrics(path: Path) -> Mapping[str, Any]:
+    """The document, with what the figures read of it checked.
+
+    Raises:
+        ReportError: it is no such document.
+    """
+    again = ReportError(f"{path} is not what `dspark decode` writes", "Decode again, or move the file away.")
+    try:
+        document = strict_json.loads(path.read_text(encoding="utf-8"))
+        spec, engine = document["spec"], document["run"]["engine"]
+        histogram = spec["acceptance_histogram"]
+        whole = [*histogram, spec["rounds"], spec["emitted"], spec["verified"], spec["accepted"]]
+        sound = isinstance(engine, dict) and all(type(count) is int and count >= 0 for count in whole)
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror or error}", "Check the file.") from None
+    except (ValueError, KeyError, TypeError):
+        raise again from None
+    if not sound:
+        raise again
+    return document
