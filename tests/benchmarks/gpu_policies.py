@@ -4,8 +4,8 @@
         [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--seconds 1.2] [--json FILE]
 
 Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored. What counts
-lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency share the
-models and take turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
+lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency take
+turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
 the distance between the lowest and the highest. The draft of `fixed:1` is that of a whole block but for the Markov
 steps: a head for one token alone would be cheaper.
 """
@@ -88,7 +88,6 @@ def main() -> None:
     sizes = [int(size) for size in options.concurrency.split(",")]
     temperatures = [float(temperature) for temperature in options.temperatures.split(",")]
     cells: dict[Cell, list[float]] = defaultdict(list)
-    models: dict[str, Any] = {}
     for size in sizes:
         engines = {}
         for policy in policies:
@@ -102,11 +101,8 @@ def main() -> None:
                     max_context=LONGEST,
                     kv_cache_tokens=size * (LONGEST + 32),
                     **(settings if policy in ("causal", "async") else {}),
-                ),
-                **({} if policy == "none" else models),
+                )
             )
-            if policy != "none" and not models:
-                models = {"target": engines[policy].target, "drafter": engines[policy].drafter}
         for repeat, temperature in itertools.product(range(options.repeats), temperatures):
             for policy, engine in engines.items():
                 speed = tokens_per_s(engine, prompts, temperature, options.seconds, seed=100_000 * repeat)
