@@ -76,7 +76,7 @@ def main() -> None:
                         "seed": seed,
                         "length": spec["mean_acceptance_length"],
                         "conditional": conditional(spec["acceptance_histogram"]),
-                        "tokens_per_s": totals["tokens_per_s"],
+                        "tokens_per_s": totals["this_run"]["tokens_per_s"],
                     }
                 )
     table = Table(title=f"{drafter}")
