@@ -68,7 +68,7 @@ NoAdapt = Annotated[
     typer.Option(
         "--no-adapt",
         metavar=NO_VALUE,
-        help="Plan by the profile alone, whatever this run's own rounds take.",
+        help="Plan by the profile alone. Default: this run's own rounds correct its times.",
         rich_help_panel=DECODING,
     ),
 ]
