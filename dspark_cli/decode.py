@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dspark.cli import options
+from dspark.cli.artefacts import add_artefacts, used_artefacts
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.cli.loading import load_engine, resolve_models
@@ -113,6 +114,7 @@ def decode(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     policy: options.Policy = None,
+    no_adapt: options.NoAdapt = False,
     acceptance: options.Acceptance = "rejection",
     concurrency: options.Concurrency = None,
     max_tokens: options.MaxTokens = 256,
@@ -166,6 +168,7 @@ def decode(
             acceptance=acceptance,
             concurrency=concurrency,
             seed=seed,
+            adapt=not no_adapt,
         )
     with refusals.collected(), flags_named(ctx):
         sampling = SamplingParams(
@@ -210,6 +213,7 @@ def decode(
         with refusals.collected():
             check_readable(input_file)
     refusals.tell()
+    engine_config = add_artefacts(engine_config, workdir)
     job = DecodeJob(
         input=open_input(input_file),
         output=output,
@@ -222,6 +226,9 @@ def decode(
         overwrite=overwrite,
     )
     _tell_input(job, sink)
+    used = used_artefacts(engine_config, workdir)
+    if used is not None and not finished:
+        sink.note(used)
     sink.resumable = True
     totals = _run(ctx, job, engine_config, finished=finished)
     if finished:
@@ -257,6 +264,8 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
 
                 return finished_summary(job, known_settings(config, models.target, models.drafter))
             engine, tokenizer = load_engine(ctx, models, progress, stop_strings=bool(job.sampling.stop))
+            for note in engine.notes:
+                sink.note(note)
             from dspark.engine.jobs.decode_job import decode_file
 
             return decode_file(engine, tokenizer, job, progress).to_dict()

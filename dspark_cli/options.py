@@ -56,9 +56,19 @@ Policy = Annotated[
     str | None,
     typer.Option(
         metavar="POLICY",
-        help="How many drafted tokens are verified: `none`, `fixed:K` (the first K), `threshold:T` or "
-        "`threshold-position:T` (T a probability). Default: all (`fixed:γ`) with a drafter, `none` without.",
+        help="How many drafted tokens are verified: `async` or `causal` (as many as pay for their time, by the profile "
+        "in the work directory), `none`, `fixed:K` (the first K), `threshold:T` or `threshold-position:T` (T a "
+        "probability). Default: `async` with a drafter and a profile, all (`fixed:γ`) with a drafter, `none` without.",
         show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
+NoAdapt = Annotated[
+    bool,
+    typer.Option(
+        "--no-adapt",
+        metavar=NO_VALUE,
+        help="Plan by the profile alone. Default: this run's own rounds correct its times.",
         rich_help_panel=DECODING,
     ),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +35,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
     if isinstance(profile, str):
         profile = load_profile(Path(profile))
     runner = "eager" if engine.graphs is None else "graphs"
-    for warning in check_conditions(profile.conditions, engine_conditions(engine, runner=runner)):
-        warnings.warn(warning, stacklevel=2)
+    engine.notes += check_conditions(profile.conditions, engine_conditions(engine, runner=runner))
     curve = profile.curve
     stairs = [curve.target, curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
     most = min(staircase.largest for staircase in stairs)
@@ -69,6 +67,5 @@ def confidence_temperatures(engine: Engine) -> np.ndarray:
         target_fingerprint=str(made_by["target"]),
         drafter_fingerprint=str(made_by["drafter"]),
     )
-    for warning in check_calibration(calibration, present, gamma=engine.gamma):
-        warnings.warn(warning, stacklevel=2)
+    engine.notes += check_calibration(calibration, present, gamma=engine.gamma)
     return np.asarray(calibration.temperatures, dtype=np.float64)

@@ -83,6 +83,7 @@ class Engine:
         drafts = policy.drafts if policy is not None else config.policy != "none"
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
         self.planner: RoundPlanner | None = None
+        self.notes: list[str] = []  # sentences about what may make a profile or a calibration less than exact
         self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
         target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0

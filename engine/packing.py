@@ -9,6 +9,7 @@ import torch
 
 from dspark.engine.batch import PackedBatch
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.transfer import upload
 from dspark.kernels import AttentionLayout
 
 
@@ -29,9 +30,9 @@ class Packing:
     def layout(self, device: torch.device, *, causal: bool) -> AttentionLayout:
         """The attention layout of these tokens on `device`."""
         return AttentionLayout(
-            block_tables=torch.from_numpy(self.block_tables).to(device, non_blocking=True),
-            query_starts=torch.from_numpy(self.query_starts).to(device, non_blocking=True),
-            kv_lens=torch.from_numpy(self.kv_lens).to(device, non_blocking=True),
+            block_tables=upload(self.block_tables, device),
+            query_starts=upload(self.query_starts, device),
+            kv_lens=upload(self.kv_lens, device),
             page_size=self.page_size,
             max_query_len=self.max_query_len,
             max_kv_len=int(self.kv_lens.max()),
@@ -42,8 +43,8 @@ class Packing:
         """The target's input for `token_ids` [T]."""
         return PackedBatch(
             token_ids=token_ids.to(device, non_blocking=True),
-            positions=torch.from_numpy(self.positions).to(device, non_blocking=True),
-            cache_rows=torch.from_numpy(self.cache_rows).to(device, non_blocking=True),
+            positions=upload(self.positions, device),
+            cache_rows=upload(self.cache_rows, device),
             attention=self.layout(device, causal=True),
         )
 

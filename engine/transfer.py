@@ -18,6 +18,12 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def upload_into(out: torch.Tensor, array: np.ndarray) -> None:
+    """Write the array to `out`, of its shape, in the order of the work queued there."""
+    tensor = torch.from_numpy(array)
+    out.copy_(tensor.pin_memory() if out.is_cuda else tensor, non_blocking=True)
+
+
 class Download:
     """Rows on their way to the host, as they are at this point of the device's work."""
 

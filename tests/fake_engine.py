@@ -34,6 +34,7 @@ class FakeEngine:
     """Answers the prompt in upper case and an end token, two requests at a time, the later one first."""
 
     stop_ids = frozenset({EOS})
+    notes = ()
 
     def __init__(
         self,

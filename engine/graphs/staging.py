@@ -8,7 +8,7 @@ import torch
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
-from dspark.engine.transfer import upload
+from dspark.engine.transfer import upload, upload_into
 from dspark.kernels import RoundField
 
 
@@ -37,7 +37,7 @@ def send_round(
         body[:, RoundField.TOP_P] = slots.top_p[rows].view(np.int32)
         body[:, RoundField.TOP_K] = slots.top_k[rows]
         body[:, RoundField.SEED] = slots.seeds[rows]
-    device_round[: n + 1].copy_(upload(host, device_round.device), non_blocking=True)
+    upload_into(device_round[: n + 1], host)
 
 
 class TableMirror:

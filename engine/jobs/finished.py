@@ -60,7 +60,9 @@ def known_settings(config: EngineConfig, target: Path, drafter: Path | None) -> 
     if drafter is None or (policy is not None and not parse_policy(policy, None).drafts):
         policy, drafter_print = policy or "none", "none"
     else:
-        policy = policy or f"fixed:{DrafterConfig.from_folder(drafter).block_size}"
+        if policy is None:
+            planned = config.profile is not None
+            policy = "async" if planned else f"fixed:{DrafterConfig.from_folder(drafter).block_size}"
         drafter_print = checkpoint_fingerprint(drafter)
     known: dict[str, Any] = {
         "target": checkpoint_fingerprint(target),

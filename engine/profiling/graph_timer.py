@@ -105,12 +105,13 @@ class _WatchedGraphs:
         self.drafts = None if graphs.drafts is None else self
         self.block: Timed[DraftOutput] | None = None
         self.draft_bucket = 0
-        self._drafts = graphs.drafts
         self._graphs = graphs
+        self._drafts = graphs.drafts
         self._device = device
 
     @property
     def num_captured(self) -> int:
+        """Graphs captured so far."""
         return self._graphs.num_captured
 
     def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:

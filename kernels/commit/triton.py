@@ -46,7 +46,7 @@ def _commit_kernel(
     tl.store(row + _LENGTH, length)
     if length < 0:
         for field in tl.static_range(1, RESULT_FIELDS):
-            tl.store(row + field, tl.zeros([], tl.int64))
+            tl.store(row + field, 0)
         return
     accepted = tl.load(accepted_counts + request)
     next_token = tl.load(next_tokens + request)
@@ -128,6 +128,6 @@ def commit_round(
         out.stride(0),
         FIELDS=len(SlotField),
         RESULT_FIELDS=len(ResultField),
-        BLOCK=triton.next_power_of_2(num_drafts + 1),
+        BLOCK=max(2, triton.next_power_of_2(num_drafts + 1)),
         num_warps=1,
     )

@@ -81,10 +81,12 @@ def commit_kernel(
     part = tl.program_id(0)
     request = tl.program_id(1)
     temperature = tl.load(temperature_ptr + request)
-    if temperature == 0:
+    length = tl.load(lengths_ptr + request)
+    # Nothing was decided for a request without rows: what `accepted` holds there is no number of ours.
+    if (temperature == 0) | (length < 0):
         return
     accepted = tl.load(accepted_ptr + request)
-    bonus = accepted == tl.load(lengths_ptr + request)
+    bonus = accepted == length
     row_ptr = logits_ptr + (tl.load(starts_ptr + request).to(tl.int64) + accepted) * row_stride
     seed = tl.load(seeds_ptr + request)
     position = tl.load(positions_ptr + request) + accepted + 1

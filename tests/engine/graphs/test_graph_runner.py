@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from fixture_engine import SometimesNothing, prompts, reference, texts
 from graph_engine import graph_device, make_pair_engine
 
 from dspark.engine import Completion, Engine, Request, SamplingParams
+from dspark.engine.errors import EngineError
 
 __all__ = ["graph_device"]
 
@@ -96,6 +98,20 @@ def test_every_run_replays_the_same_graphs(graph_device: str) -> None:
     captured = engine.graphs.num_captured
     assert [completion.token_ids for completion in run(engine)] == reference("dspark_rnn")
     assert engine.graphs.num_captured == captured
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 5}], ids=str)
+def test_logits_that_overflow_end_the_run(graph_device: str, graphs: bool, sampling: dict[str, Any]) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=4)
+    asked = [Request(i, p, SamplingParams(max_tokens=40 if i else 3, **sampling)) for i, p in enumerate(prompts()[:4])]
+    running = engine.generate(asked)
+    assert next(running).index == 0
+    # One of many hidden numbers, in the middle of the run: prefill saw none of it.
+    with torch.inference_mode():
+        engine.target.decoder.norm[5] = float("nan")
+    with pytest.raises(EngineError, match="not finite"):
+        list(running)
 
 
 def test_closed_halfway(graph_device: str) -> None:

@@ -1,0 +1,51 @@
+"""What earlier commands left in the work directory, for those that decode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dspark.engine.errors import UsageError
+from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
+
+if TYPE_CHECKING:
+    from dspark.engine.config import EngineConfig
+
+_PLANNED = ("causal", "async")
+
+
+def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
+    """The configuration with the profile and the calibration that its policy reads, as far as they are there.
+
+    Raises:
+        UsageError: the policy plans by a profile, and there is none.
+        ProfileError, CalibrationError: one cannot be read.
+    """
+    profile, calibration = workdir / "profile.json", workdir / "calibration.json"
+    drafts = drafter_for(config.target, config.drafter) != NO_DRAFTER
+    if drafts and config.policy in (None, *_PLANNED) and profile.exists():
+        from dspark.profiles import load_profile
+
+        config = replace(config, profile=load_profile(profile))
+    elif config.policy in _PLANNED:
+        raise UsageError(
+            f"policy {config.policy} plans by a profile, and there is no {profile}",
+            "Run `dspark profile` first, with the same --target, --drafter, --device, --dtype and --workdir.",
+        )
+    reads_confidence = config.profile is not None or (config.policy or "").startswith("threshold")
+    if drafts and reads_confidence and calibration.exists():
+        from dspark.calibration import load_calibration
+
+        config = replace(config, calibration=load_calibration(calibration))
+    return config
+
+
+def used_artefacts(config: EngineConfig, workdir: Path) -> str | None:
+    """A sentence about them, if there are any."""
+    parts = []
+    if config.profile is not None:
+        parts.append(f"plans rounds by {workdir / 'profile.json'}")
+    if config.calibration is not None:
+        parts.append(f"corrects confidence by {workdir / 'calibration.json'}")
+    return f"This run {' and '.join(parts)}." if parts else None

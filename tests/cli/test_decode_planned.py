@@ -1,0 +1,90 @@
+"""A profile in the work directory plans the rounds of `decode`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from fixture_engine import FIXTURES, reference
+
+from dspark.cli.main import main
+
+PAIR = [
+    *("--target", str(FIXTURES / "dspark_rnn" / "target")),
+    *("--drafter", str(FIXTURES / "dspark_rnn" / "draft")),
+    *("--device", "cpu", "--concurrency", "2"),
+]
+DECODE = ["decode", *PAIR, "-i", "in.jsonl", "--max-tokens", "40", "--token-ids", "--overwrite"]
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory) -> Path:
+    """A work directory with a profile of the pair."""
+    workdir = tmp_path_factory.mktemp("profiled")
+    asked = ["--context-tokens", "16,32", "--repeats", "2", "--workdir", str(workdir), "--quiet"]
+    assert main(["profile", *PAIR, *asked]) == 0
+    return workdir
+
+
+@pytest.fixture
+def workplace(profiled, tmp_path, monkeypatch) -> Path:
+    from fixture_engine import prompts
+
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"prompt_token_ids": prompt}) for prompt in prompts()[:6]]
+    Path("in.jsonl").write_text("\n".join(rows) + "\n")
+    shutil.copytree(profiled, "dspark-out")
+    return tmp_path
+
+
+def answers() -> list[list[int]]:
+    return [json.loads(line)["token_ids"] for line in Path("dspark-out/decode.jsonl").read_text().splitlines()]
+
+
+def policy() -> str:
+    return json.loads(Path("dspark-out/decode.metrics.json").read_text())["run"]["engine"]["policy"]
+
+
+def test_async_is_the_default_where_there_is_a_profile(workplace, capsys):
+    assert main(DECODE) == 0
+    assert policy() == "async" and answers() == reference("dspark_rnn")[:6]
+    assert "plans rounds by dspark-out/profile.json" in capsys.readouterr().err
+    # And its output is known to be finished.
+    assert main([argument for argument in DECODE if argument != "--overwrite"] + ["--resume"]) == 0
+
+
+@pytest.mark.parametrize("flags", [["--policy", "causal"], ["--policy", "async", "--no-adapt"]], ids=str)
+def test_planned_policies_by_name(workplace, flags):
+    assert main([*DECODE, *flags]) == 0
+    assert policy() == flags[1] and answers() == reference("dspark_rnn")[:6]
+
+
+def test_other_policies_leave_the_profile_alone(workplace, capsys):
+    Path("dspark-out/profile.json").write_text("no JSON")
+    assert main([*DECODE, "--policy", "fixed:3"]) == 0
+    assert policy() == "fixed:3" and "profile.json" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["causal", "async"])
+def test_no_profile_to_plan_by(workplace, capsys, name):
+    Path("dspark-out/profile.json").unlink()
+    assert main([*DECODE, "--policy", name]) == 2
+    said = capsys.readouterr().err
+    assert "no dspark-out/profile.json" in said and "dspark profile" in said
+
+
+def test_a_profile_of_something_else_is_refused(workplace, capsys):
+    document = json.loads(Path("dspark-out/profile.json").read_text())
+    document["conditions"]["dtype"] = "bfloat16"
+    Path("dspark-out/profile.json").write_text(json.dumps(document))
+    assert main(DECODE) == 1
+    said = capsys.readouterr().err
+    assert "bfloat16" in said and "dspark profile" in said
+
+
+def test_more_requests_than_were_profiled(workplace, capsys):
+    assert main([*DECODE, "--concurrency", "64"]) == 2
+    said = capsys.readouterr().err
+    assert "concurrency is 64" in said and "dspark profile" in said
