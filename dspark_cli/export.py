@@ -29,12 +29,13 @@ def export(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    profile_file: Annotated[
-        Path | None,
+    profile_name: Annotated[
+        str | None,
         typer.Option(
             "--profile",
-            metavar="FILE",
-            help="Step curve. Default: profile.json in the work directory, if it is there.",
+            metavar="FILE|NAME",
+            help="Step curve: a file, or one that comes with dspark (`h200-smollm2-135m`, `h200-qwen3-4b`). Default: "
+            "profile.json in the work directory, if it is there.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
@@ -88,7 +89,7 @@ def export(
     if scope not in ("round", "target"):
         raise UsageError(f"--scope is {scope!r}", "Choose one of: round, target.")
     source = Source(
-        profile=_profile(profile_file, workdir / "profile.json"),
+        profile=_profile(profile_name, workdir / "profile.json"),
         calibration=_calibration(calibration_file, workdir / "calibration.json"),
         scope=scope,
     )
@@ -99,10 +100,10 @@ def export(
     _render(to, made, paths, sink)
 
 
-def _profile(named: Path | None, default: Path) -> Profile | None:
-    from dspark.profiles import load_profile
+def _profile(named: str | None, default: Path) -> Profile | None:
+    from dspark.profiles import find_profile
 
-    return load_profile(named or default) if named is not None or default.exists() else None
+    return find_profile(named or str(default)) if named is not None or default.exists() else None
 
 
 def _calibration(named: Path | None, default: Path) -> Calibration | None:

@@ -10,6 +10,7 @@ from dspark.profiles.errors import ProfileError
 from dspark.profiles.fit import PredictionError, complete, fit_staircase, prediction_error
 from dspark.profiles.measurement import DRAFT, KINDS, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED, Measurement
 from dspark.profiles.profile import Profile, load_profile, profile_from_dict, profile_to_dict, save_profile
+from dspark.profiles.shipped import find_profile, shipped_profiles
 from dspark.profiles.staircase import Staircase
 
 __all__ = [
@@ -32,10 +33,12 @@ __all__ = [
     "check_conditions",
     "compare_profiles",
     "complete",
+    "find_profile",
     "fit_staircase",
     "load_profile",
     "prediction_error",
     "profile_from_dict",
     "profile_to_dict",
     "save_profile",
+    "shipped_profiles",
 ]

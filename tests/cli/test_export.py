@@ -180,7 +180,11 @@ def test_random_weights_cannot_be_compared_and_that_is_said(workplace, capsys):
         ([], 2, "export needs --to\n  Choose one of: sglang, tensorrt-llm, vllm, deepinfer."),
         (["--to", "llama.cpp"], 2, "--to is 'llama.cpp'"),
         (["--to", "sglang", "--scope", "draft"], 2, "--scope is 'draft'"),
-        (["--to", "sglang", "--profile", "none.json"], 1, "none.json cannot be read"),
+        (
+            ["--to", "sglang", "--profile", "none.json"],
+            1,
+            "none.json is neither a file nor one of the shipped",
+        ),
         (["--to", "sglang", "--calibration", "dspark-out/profile.json"], 1, "is no calibration"),
         (["--to", "sglang", "--output", "dspark-out/profile.json"], 2, "cannot create dspark-out/profile.json"),
     ],
