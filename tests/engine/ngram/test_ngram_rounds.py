@@ -16,6 +16,8 @@ from dspark.engine.errors import UsageError
 from dspark.engine.models.target import Target
 from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.observation import ObservedRound
+from dspark.engine.profiling.job import profile_engine
+from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
@@ -73,6 +75,20 @@ def test_graphs_keep_no_distribution_of_what_is_certain(graph_device: str) -> No
     engine = ngram_engine("fixed:7", device=graph_device, graphs=True)
     assert engine.graphs is not None and engine.graphs.memory.draft_logits is None
     assert engine.graph_sizes.report()["draft logits (q)"] == 0
+
+
+def test_looking_up_is_timed_in_graphs_as_in_calls(graph_device: str) -> None:
+    class Silent:
+        def step(self, name: str, done: int = 0, total: int = 0) -> None: ...
+
+        def measured(self, point: Any, samples_s: Any) -> None: ...
+
+    for graphs in (True, False):
+        engine = ngram_engine("fixed:7", device=graph_device, graphs=graphs)
+        profile = profile_engine(engine, ProfileSettings(context_tokens=(16,), repeats=1), Silent())
+        assert profile.conditions.runner == ("graphs" if graphs else "eager")
+        draft = profile.curve.draft
+        assert draft is not None and draft.largest == CONCURRENCY and (draft.time_s > 0).all()
 
 
 @EVERY_POLICY
