@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dspark.cli.errors import flags_named
 from dspark.engine.errors import UsageError
-from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
+from dspark.engine.models.aliases import NGRAM_DRAFTER, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
     import typer
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dspark.engine import Engine
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.tokenizer import Tokenizer
+    from dspark.engine.ngram.drafter import NgramDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,12 @@ class Models:
     config: EngineConfig
     drafter_name: str
     target: Path
-    drafter: Path | None
+    drafter: Path | NgramDrafter | None
 
     @property
     def local(self) -> EngineConfig:
         """The configuration with the folders in place of the names."""
-        drafter = NO_DRAFTER if self.drafter is None else str(self.drafter)
+        drafter = self.drafter_name if self.drafter_name in (NO_DRAFTER, NGRAM_DRAFTER) else str(self.drafter)
         return replace(self.config, target=str(self.target), drafter=drafter)
 
 

@@ -25,8 +25,9 @@ Target = Annotated[
 Drafter = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH|HUB_ID|ALIAS|none",
-        help="Drafter that goes with the target. Default: the built-in one with the built-in target, else `none`.",
+        metavar="PATH|HUB_ID|ALIAS|ngram|none",
+        help="Drafter that goes with the target. `ngram` goes with any: it looks drafts up in the text so far. "
+        "Default: the built-in one with the built-in target, else `none`.",
         show_default=False,
         rich_help_panel=MODELS,
     ),
@@ -48,7 +49,7 @@ LoadFormat = Annotated[
     typer.Option(
         metavar="auto|dummy",
         help="`dummy`: random weights; --target is then a folder with a config.json or a shape that comes with dspark, "
-        "and the drafter's shape is derived from it unless --drafter is a folder or `none`.",
+        "and the drafter's shape is derived from it unless --drafter is a folder, `ngram` or `none`.",
         rich_help_panel=MODELS,
     ),
 ]

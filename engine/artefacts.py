@@ -45,7 +45,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
             f"Run `dspark profile --concurrency {engine.concurrency}`, or lower the concurrency.",
         )
     clock = RoundClock(curve, adapt=engine.config.adapt)
-    return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal)
+    return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal, certain=engine.ngram is not None)
 
 
 def confidence_temperatures(engine: Engine) -> np.ndarray:

@@ -111,6 +111,9 @@ class EagerRunner:
 
     def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
         """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
+        if order.proposals is not None:
+            tokens, confidence = order.proposals.tokens, order.proposals.confidence_logits
+            return DraftOutput(self._tensor(tokens), logits=None, confidence_logits=torch.from_numpy(confidence))
         drafter, cache = self.engine.drafter, self.engine.draft_cache
         assert drafter is not None and cache is not None, "drafting needs a drafter"
         state = self._state_of(rows)

@@ -74,7 +74,7 @@ class Ledger:
         slots.land(rows, most_ahead)
         tokens_left = slots.limit[rows] - slots.emitted[rows]
         # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
-        drafted = np.where(tokens_left > 1, flight.order.steps, 0)
+        drafted = np.where(tokens_left > 1, flight.order.drafted[there], 0)
         self._append(rows, slots.context_len[rows] + 1, result)
         lengths, accepted, emitted = (
             result[:, field] for field in (ResultField.LENGTH, ResultField.ACCEPTED, ResultField.EMITTED)

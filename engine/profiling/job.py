@@ -73,7 +73,7 @@ def profile_engine(
         timer,
         concurrency=engine.concurrency,
         tokens_per_request=1 + engine.gamma,
-        block_size=engine.graph_sizes.block_width,
+        block_size=_block_size(engine),
         contexts=settings.context_tokens,
     )
     plan = planner.plan(rng)
@@ -200,7 +200,7 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
 
 
 def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
-    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.graph_sizes.block_width
+    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, _block_size(engine)
     bound = math.inf if short_context is None else short_context
     longest = context + per_request
 
@@ -238,6 +238,11 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
         block_size=block_size,
         reference_context_tokens=context,
     )
+
+
+def _block_size(engine: Engine) -> int:
+    """Slots of a draft block; one that is looked up has those of its tokens, though no cache rows."""
+    return engine.graph_sizes.block_width or engine.gamma
 
 
 def _of(measurements: Sequence[Measurement], kind: str) -> list[Measurement]:
