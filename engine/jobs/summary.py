@@ -87,6 +87,8 @@ class DecodeSummary:
     whole_file: Totals = field(default_factory=Totals)
     this_run: Totals = field(default_factory=Totals)
     decode_s: float = 0.0
+    prefill_tokens: int = 0  # of this run
+    preemptions: int = 0
     first_errors: list[tuple[int, str]] = field(default_factory=list)  # (row index, error), in input order
     row_tokens: array[float] = field(default_factory=lambda: array("d"))
     row_acceptance_length: array[float] = field(default_factory=lambda: array("d"))
@@ -129,6 +131,8 @@ class DecodeSummary:
                 **self.this_run.to_dict(),
                 "decode_s": self.decode_s,
                 "tokens_per_s": self.tokens_per_s,
+                "prefill_tokens": self.prefill_tokens,
+                "preemptions": self.preemptions,
             },
         }
 
