@@ -203,9 +203,11 @@ def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: 
 
                 return finished_summary(job, known_settings(config, models.target, models.drafter))
             engine, tokenizer = load_engine(ctx, models, progress, stop_strings=bool(job.sampling.stop))
-            for note in engine.notes:
-                sink.note(note)
+            from dspark.engine.artefacts import sampling_notes
             from dspark.engine.jobs.decode_job import decode_file
+
+            for note in (*engine.notes, *sampling_notes(config, job.sampling)):
+                sink.note(note)
 
             return decode_file(engine, tokenizer, job, progress).to_dict()
         except KeyboardInterrupt:

@@ -67,7 +67,7 @@ class Ledger:
         there = (slots.serial[flight.rows] == flight.serials) & (slots.status[flight.rows] == RUNNING)
         rows, most_ahead = flight.rows, flight.most_ahead
         wasted_tokens = int((result[~there, ResultField.LENGTH] + 1).sum())
-        stats.wasted_rows += wasted_tokens
+        stats.wasted_tokens += wasted_tokens
         if not there.all():
             rows, most_ahead, result = rows[there], most_ahead[there], result[there]
         self._check(result)

@@ -62,7 +62,7 @@ class DraftGraphs:
             None,
             page_size=page_size,
             out=inputs,
-            block_size=width,
+            block_width=width,
             mask_token_id=drafter.mask_token_id,
         )
         noise = None

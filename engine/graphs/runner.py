@@ -80,7 +80,18 @@ class GraphRunner(EagerRunner):
         if self.graphs.num_captured != self._captured_before:
             # The device waited for a capture.
             self.marks = None
+        self._target_logits = self.graphs.memory.logits
         return Download(self.graphs.memory.result[: len(rows)])
+
+    def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
+        """What `round_signals` reads off the round just replayed.
+
+        Graphs of greedy blocks keep no logits that tell how sure the drafter was.
+        """
+        found = super().signals(rows, lengths, draft)
+        if draft.logits is None and self.graphs.drafts is not None:
+            return {name: values for name, values in found.items() if not name.startswith("draft_")}
+        return found
 
     def _send(self, rows: np.ndarray, order: RoundOrder) -> None:
         """Tell the device of the round, unless it knows."""
