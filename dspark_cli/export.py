@@ -10,6 +10,7 @@ import typer
 
 from dspark.cli import options
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, EXPORT, PROFILE
 
 if TYPE_CHECKING:
     from dspark.calibration import Calibration
@@ -61,7 +62,7 @@ def export(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    workdir: options.Workdir = Path("dspark-out"),
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     scope: Annotated[
         str,
         typer.Option(
@@ -89,12 +90,12 @@ def export(
     if scope not in ("round", "target"):
         raise UsageError(f"--scope is {scope!r}", "Choose one of: round, target.")
     source = Source(
-        profile=_profile(profile_name, workdir / "profile.json"),
-        calibration=_calibration(calibration_file, workdir / "calibration.json"),
+        profile=_profile(profile_name, workdir / PROFILE),
+        calibration=_calibration(calibration_file, workdir / CALIBRATION),
         scope=scope,
     )
     made = export_for(to, source)
-    folder = output or workdir / "export"
+    folder = output or workdir / EXPORT
     check_folder(folder, flag="--output")
     paths = save(made, folder)
     _render(to, made, paths, sink)

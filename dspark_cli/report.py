@@ -9,6 +9,7 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, REPORT
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
@@ -36,7 +37,7 @@ def report(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    workdir: options.Workdir = Path("dspark-out"),
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     seed: Annotated[
         int,
         typer.Option(
@@ -57,7 +58,7 @@ def report(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    output = output or workdir / "report"
+    output = output or workdir / REPORT
     made = _make(sink, runs or [workdir], output, seed)
     _render(made, output, sink)
 
