@@ -65,7 +65,7 @@ def calibrate(
         typer.Option(
             metavar="FILE...",
             help="Recorded rounds in place of decoding: .parquet or .csv of dspark, .pt shards of SGLang. No model is "
-            "loaded.",
+            "loaded. Default: decode prompts.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),

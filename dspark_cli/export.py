@@ -51,17 +51,7 @@ def export(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Where the files go; earlier ones are replaced. Default: export in the work directory.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
+    output: options.OutputFolder = None,
     workdir: options.Workdir = DEFAULT_WORKDIR,
     scope: Annotated[
         str,

@@ -26,17 +26,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Where the report goes. Default: `report` in the work directory.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
+    output: options.OutputFolder = None,
     workdir: options.Workdir = DEFAULT_WORKDIR,
     seed: Annotated[
         int,
@@ -64,7 +54,7 @@ def report(
 
 
 def _make(sink: Sink, folders: list[Path], output: Path, seed: int) -> Report:
-    with sink.decode_progress() as progress:
+    with sink.progress() as progress:
         try:
             progress.step("Starting")
             from dspark.engine.jobs.output_places import check_folder
