@@ -50,3 +50,14 @@ def used_artefacts(config: EngineConfig, workdir: Path) -> str | None:
     if config.calibration is not None:
         parts.append(f"corrects confidence by {workdir / CALIBRATION}")
     return f"This run {' and '.join(parts)}." if parts else None
+
+
+def policy_reason(config: EngineConfig, workdir: Path) -> str:
+    """Why a run with this configuration schedules verification as it does."""
+    if config.profile is not None:
+        return f"by {workdir / 'profile.json'}"
+    if config.policy is not None:
+        return "as asked"
+    if drafter_for(config.target, config.drafter) == NO_DRAFTER:
+        return "there is no drafter"
+    return f"no {workdir / 'profile.json'}, so everything drafted is verified"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dspark.cli import options
-from dspark.cli.artefacts import add_artefacts, used_artefacts
+from dspark.cli import decode_options, options
+from dspark.cli.artefacts import add_artefacts, policy_reason, used_artefacts
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.cli.loading import load_engine, resolve_models
@@ -28,87 +28,17 @@ _EXAMPLE = "For example: dspark decode --input prompts.jsonl"
 
 def decode(
     ctx: typer.Context,
-    input_file: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE|-",
-            help="JSONL, one request a line (prompt, prompt_token_ids, messages, turns, conversations, or OpenAI "
-            "Batch); may be gzipped; `-` is stdin. Required.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="JSONL, one answer a line, in input order. Default: decode.jsonl in the work directory.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    metrics: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON, counts and speeds of the run. Default: beside the output, NAME.metrics.json for NAME.jsonl and "
-            "NAME-metrics.json for any other NAME.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    traces: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Record every round for `calibrate` and `report`, as .parquet or .csv; slower. Default: none.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
+    input_file: decode_options.Input = None,
+    output: decode_options.Output = None,
+    metrics: decode_options.Metrics = None,
+    traces: decode_options.Traces = None,
+    rounds: decode_options.Rounds = None,
     workdir: options.Workdir = Path("dspark-out"),
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            metavar=options.NO_VALUE,
-            help="Go on with an interrupted run. Default: refuse what one has left.",
-            rich_help_panel=options.FILES,
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            metavar=options.NO_VALUE,
-            help="Replace an existing output. Default: refuse it.",
-            rich_help_panel=options.FILES,
-        ),
-    ] = False,
-    token_ids: Annotated[
-        bool,
-        typer.Option(
-            "--token-ids",
-            metavar=options.NO_VALUE,
-            help="Add `token_ids` to each output row; with --all-turns those of the last answer. Default: only to rows "
-            "that were given as token ids.",
-            rich_help_panel=options.FILES,
-        ),
-    ] = False,
-    all_turns: Annotated[
-        bool,
-        typer.Option(
-            "--all-turns",
-            metavar=options.NO_VALUE,
-            help="Ask every turn of a `turns` row, with the model's own answers in between; `turns` of the output row "
-            "holds them all, `text` and `token_ids` the last. Default: ask the first.",
-            rich_help_panel=options.DECODING,
-        ),
-    ] = False,
+    resume: decode_options.Resume = False,
+    overwrite: decode_options.Overwrite = False,
+    token_ids: decode_options.TokenIds = False,
+    all_turns: decode_options.AllTurns = False,
+    selftest: decode_options.Selftest = False,
     target: options.Target = DEFAULT_TARGET,
     drafter: options.Drafter = None,
     device: options.Device = "auto",
@@ -153,6 +83,7 @@ def decode(
         metrics_path,
         refuse_both,
     )
+    from dspark.engine.jobs.round_file import RoundFile
     from dspark.engine.jobs.trace_file import TraceFile
     from dspark.engine.requests import SamplingParams
     from dspark.engine.scheduler.policies import parse_policy
@@ -208,6 +139,11 @@ def decode(
                 raise UsageError("traces are of drafted tokens, and nothing is drafted", "Leave --traces out.")
             trace_file = TraceFile(traces, target, drafter_name)
             check_document(traces, flag="--traces")
+    round_file = None
+    with refusals.collected(), flags_named(ctx):
+        if rounds is not None:
+            round_file = RoundFile(rounds)
+            check_document(rounds, flag="--rounds")
     if refusals:
         # Reading all of the input, or waiting for standard input, is not worth it any more.
         with refusals.collected():
@@ -220,6 +156,7 @@ def decode(
         metrics=metrics,
         sampling=sampling,
         traces=trace_file,
+        rounds=round_file,
         all_turns=all_turns,
         token_ids=token_ids,
         resume=resume,
@@ -233,7 +170,9 @@ def decode(
     totals = _run(ctx, job, engine_config, finished=finished)
     if finished:
         sink.note(f"{output} is finished: nothing is left to resume.")
-    render(totals, job, sink)
+        if rounds is not None:
+            sink.note(f"No round was run, so {rounds} was not written.")
+    render(totals, job, sink, why=policy_reason(engine_config, workdir))
     if totals["finish_reasons"]["error"]:
         raise typer.Exit(ERROR_ROWS)
 

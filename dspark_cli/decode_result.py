@@ -19,19 +19,22 @@ _ANSWERS, _ANSWER_CHARACTERS = 2, 200
 _NAMES, _NAME_CHARACTERS = 4, 30
 
 
-def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink) -> None:
-    """Tell a finished job: `totals` as `DecodeSummary.to_dict` gives them."""
-    sink.document({"command": "decode", "output": str(job.output), "metrics": str(job.metrics), **totals})
+def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink, *, why: str) -> None:
+    """Tell a finished job: `totals` as `DecodeSummary.to_dict` gives them, `why` its policy was chosen."""
+    written = {"output": str(job.output), "metrics": str(job.metrics)}
+    if job.rounds is not None and job.rounds.path.exists():
+        written["rounds"] = str(job.rounds.path)
+    sink.document({"command": "decode", **written, "policy_reason": why, **totals})
     this_run = totals["this_run"]
-    speed = ("speed", _speed(this_run))
-    files = [("output", str(job.output)), ("metrics", str(job.metrics))]
+    run = [("speed", _speed(this_run)), *_schedule(this_run, why)]
+    files = list(written.items())
     if totals["unused_fields"]["rows"]:
         files.insert(0, ("fields not used", _unused(totals["unused_fields"])))
     if totals["resumed_rows"]:
-        sink.table("decode, this run", [*_counts(this_run), speed])
+        sink.table("decode, this run", [*_counts(this_run), *run])
         sink.table("decode, whole file", [*_counts(totals), *files])
     else:
-        sink.table("decode", [*_counts(totals), speed, *files])
+        sink.table("decode", [*_counts(totals), *run, *files])
     if sink.for_people:
         for name, text in first_answers(job.output):
             sink.note(f"{name}: {text}")
@@ -73,6 +76,25 @@ def _counts(totals: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _speed(this_run: Mapping[str, Any]) -> str:
     speed = this_run["tokens_per_s"]
     return f"{speed:,.1f} tok/s over {this_run['decode_s']:.1f} s" if speed else "-"
+
+
+def _schedule(this_run: Mapping[str, Any], why: str) -> list[tuple[str, str]]:
+    """The policy, what it promised against what came, and what was run for nobody."""
+    rounds = this_run["engine_rounds"]
+    rows = [("policy", f"{this_run['policy']} ({why})")]
+    if rounds["plan"] is not None:
+        promised, found = (rounds["plan"][f"{kind}_tokens_per_s"] for kind in ("predicted", "measured"))
+        rows.append(
+            (
+                "planned rounds",
+                f"{promised:,.1f} tok/s predicted, {found:,.1f} measured ({found / promised - 1:+.1%}) "
+                f"over {rounds['plan']['rounds']:,} rounds",
+            )
+        )
+    if rounds["wasted_tokens"]:
+        share = rounds["wasted_tokens"] / rounds["batch_tokens"]
+        rows.append(("wasted rows", f"{rounds['wasted_tokens']:,} packed tokens ({share:.1%}) of ended requests"))
+    return rows
 
 
 def _unused(fields: Mapping[str, Any]) -> str:

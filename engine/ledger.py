@@ -66,8 +66,9 @@ class Ledger:
         batch_tokens = int((result[:, ResultField.LENGTH] + 1).sum())
         there = (slots.serial[flight.rows] == flight.serials) & (slots.status[flight.rows] == RUNNING)
         rows, most_ahead = flight.rows, flight.most_ahead
+        wasted_tokens = int((result[~there, ResultField.LENGTH] + 1).sum())
+        stats.wasted_rows += wasted_tokens
         if not there.all():
-            stats.wasted_rows += int((result[~there, ResultField.LENGTH] + 1).sum())
             rows, most_ahead, result = rows[there], most_ahead[there], result[there]
         self._check(result)
         slots.land(rows, most_ahead)
@@ -111,6 +112,7 @@ class Ledger:
             batch_tokens=batch_tokens,
             accepted=passed,
             emitted=int(emitted.sum()),
+            wasted_tokens=wasted_tokens,
         )
 
     def _append(self, rows: np.ndarray, first: np.ndarray, result: np.ndarray) -> None:

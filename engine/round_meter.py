@@ -23,6 +23,7 @@ class LandedRound:
     batch_tokens: int  # packed tokens that the target ran
     accepted: int  # drafted tokens, of those still there
     emitted: int
+    wasted_tokens: int  # packed tokens of those that had ended
 
     @property
     def accepted_of_all(self) -> int | None:
@@ -32,15 +33,22 @@ class LandedRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """One round, as planned and as it was. None: there was no plan, or no measurement."""
+    """One round, as planned and as it was. None: there was no plan, or no measurement.
+
+    A plan's time holds the drafting of the block that the next round begins with, a measured one that of its own. The
+    measured step holds the time that the device had waited since the round before.
+    """
 
     requests: int
     batch_tokens: int
     bucket: int  # packed tokens that the batch was padded to
     emitted: int
+    wasted_tokens: int  # packed tokens of requests that had ended
     expected_tokens: float | None
     predicted_s: float | None
+    predicted_step_s: float | None  # of it the target's step
     measured_s: float | None
+    measured_step_s: float | None
 
 
 RoundListener = Callable[[RoundMetrics], None]
@@ -85,9 +93,12 @@ class RoundMeter:
                     batch_tokens=landed.batch_tokens,
                     bucket=flight.bucket,
                     emitted=landed.emitted,
+                    wasted_tokens=landed.wasted_tokens,
                     expected_tokens=None if plan is None else plan.expected_tokens,
                     predicted_s=None if plan is None else plan.expected.round_s,
+                    predicted_step_s=None if plan is None else plan.expected.target_s,
                     measured_s=None if parts is None else parts.round_s,
+                    measured_step_s=None if parts is None else parts.target_s,
                 )
             )
         self._last_marks, self._last_plan = marks, plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ from dspark.engine.jobs.manifest import manifest
 from dspark.engine.jobs.meter import Meter, MeteredEngine
 from dspark.engine.jobs.output_places import partial_path, refuse_both
 from dspark.engine.jobs.results import ResultFile
+from dspark.engine.jobs.round_file import RoundFile
 from dspark.engine.jobs.rows import Row, read_rows
 from dspark.engine.jobs.summary import DecodeSummary
 from dspark.engine.jobs.trace_file import TraceFile
@@ -26,12 +27,14 @@ from dspark.engine.requests import SamplingParams
 if TYPE_CHECKING:
     from dspark.engine.jobs.row_traces import RowTraces
     from dspark.engine.observation import RoundObserver
+    from dspark.engine.round_meter import RoundListener, RoundMetrics
 
 
 class DecodeEngine(MeteredEngine, Protocol):
     """What a job needs of an engine."""
 
     observer: RoundObserver | None
+    round_listener: RoundListener | None
 
     @property
     def gamma(self) -> int:
@@ -68,6 +71,7 @@ class DecodeJob:
     metrics: Path
     sampling: SamplingParams
     traces: TraceFile | None = None
+    rounds: RoundFile | None = None
     all_turns: bool = False
     token_ids: bool = False
     resume: bool = False
@@ -76,19 +80,23 @@ class DecodeJob:
     def __post_init__(self) -> None:
         refuse_both(resume=self.resume, overwrite=self.overwrite)
         partial = partial_path(self.output)
-        traces = [] if self.traces is None else [("--traces", self.traces.path)]
+        tables = [] if self.traces is None else [("--traces", self.traces.path)]
+        tables += [] if self.rounds is None else [("--rounds", self.rounds.path)]
         if self.input.path is not None:
-            for name, path in (("--output", self.output), ("--metrics", self.metrics), *traces):
+            for name, path in (("--output", self.output), ("--metrics", self.metrics), *tables):
                 if _same_file(self.input.path, path):
                     raise UsageError(f"{name} is the input file {path}", f"Give {name} another name.")
             if _same_file(self.input.path, partial):
                 raise UsageError(f"--input is {partial}, where --output keeps its rows", "Rename the input file.")
-        for name, given in (("--metrics", self.metrics), *traces):
+        for name, given in (("--metrics", self.metrics), *tables):
             for path in (self.output, partial):
                 if _same_file(given, path):
                     raise UsageError(f"{name} is {path}, which belongs to --output", f"Give {name} another name.")
-        if traces and _same_file(traces[0][1], self.metrics):
-            raise UsageError(f"--traces is {self.metrics}, which is for the metrics", "Give --traces another name.")
+        for name, path in tables:
+            if _same_file(path, self.metrics):
+                raise UsageError(f"{name} is {path}, which is for the metrics", f"Give {name} another name.")
+        if len(tables) > 1 and _same_file(tables[0][1], tables[1][1]):
+            raise UsageError(f"--traces and --rounds are both {tables[0][1]}", "Give one of them another name.")
 
     def header(self, engine: Mapping[str, Any]) -> dict[str, Any]:
         """What a result depends on; `engine` is the fingerprint of one."""
@@ -108,7 +116,8 @@ def decode_file(
     """Decode every row of `job.input` into `job.output`, in input order, and write `job.metrics`.
 
     What is done stays in `<output>.partial` whenever this ends early. A row's rounds are part of its line there, so
-    that `job.traces` holds them once, however often the run was killed and resumed.
+    that `job.traces` holds them once, however often the run was killed and resumed. `job.rounds` and the times in the
+    metrics are of this run alone.
 
     Raises:
         UsageError: the output is taken, or a partial result belongs to another run.
@@ -119,7 +128,9 @@ def decode_file(
         job.output, header=header, num_rows=job.input.num_rows, resume=job.resume, overwrite=job.overwrite
     )
     with closing(results):
-        summary = DecodeSummary(job.input.num_rows, job.input.unused_fields.to_dict())
+        summary = DecodeSummary(
+            job.input.num_rows, job.input.unused_fields.to_dict(), policy=header["engine"].get("policy")
+        )
         for record in results.records():
             summary.add(record, resumed=True)
         rows = read_rows(job.input.lines(), all_turns=job.all_turns)
@@ -141,7 +152,10 @@ def decode_file(
             summary.decode_s = meter.elapsed_s
             progress.row_done(meter)
 
-        with nullcontext() if traces is None else traces.recording():
+        with ExitStack() as recording:
+            if traces is not None:
+                recording.enter_context(traces.recording())
+            recording.enter_context(_listening(engine, summary, job.rounds))
             dialogues.run(meter.generate, row_done)
         job.input.check_unchanged()
         if results.num_done != job.input.num_rows:
@@ -157,6 +171,25 @@ def decode_file(
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
+
+
+@contextmanager
+def _listening(engine: DecodeEngine, summary: DecodeSummary, file: RoundFile | None) -> Iterator[None]:
+    """Add up the rounds that the engine runs meanwhile, and write them to `file`."""
+    takers: list[RoundListener] = [summary.engine_rounds.add]
+    with ExitStack() as open_file:
+        if file is not None:
+            takers.append(open_file.enter_context(file.writing()))
+
+        def told(round: RoundMetrics) -> None:
+            for take in takers:
+                take(round)
+
+        engine.round_listener = told
+        try:
+            yield
+        finally:
+            engine.round_listener = None
 
 
 def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowTraces:

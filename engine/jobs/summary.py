@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dspark.engine.jobs.round_totals import RoundTotals
 from dspark.engine.requests import SpecCounts
 
 _QUANTILES = (0.1, 0.5, 0.9)
 _MOST_ERRORS = 5
+_COUNTS = ("rounds", "drafted", "verified", "observed", "accepted", "emitted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +80,21 @@ class Totals:
 class DecodeSummary:
     """Totals over the whole output, earlier runs' rows included, and over this run's rows; times are of this run.
 
-    `unused_fields` is what the input says of them.
+    `unused_fields` is what the input says of them, `policy` what verification was scheduled by.
     """
 
     num_rows: int
     unused_fields: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
     # Totals are replaced and never changed, so that another thread may look at them at any time.
     whole_file: Totals = field(default_factory=Totals)
     this_run: Totals = field(default_factory=Totals)
     decode_s: float = 0.0
+    engine_rounds: RoundTotals = field(default_factory=RoundTotals)
     first_errors: list[tuple[int, str]] = field(default_factory=list)  # (row index, error), in input order
     row_tokens: array[float] = field(default_factory=lambda: array("d"))
     row_acceptance_length: array[float] = field(default_factory=lambda: array("d"))
+    row_counts: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in _COUNTS})
 
     def add(self, record: Mapping[str, Any], *, resumed: bool) -> None:
         """Count one row in: a record as the result file keeps it."""
@@ -102,6 +107,8 @@ class DecodeSummary:
             del self.first_errors[_MOST_ERRORS:]
             return
         self.row_tokens.append(one.completion_tokens)
+        for name, values in self.row_counts.items():
+            values.append(getattr(one.spec, name))
         if one.mean_acceptance_length is not None:
             self.row_acceptance_length.append(one.mean_acceptance_length)
 
@@ -121,6 +128,7 @@ class DecodeSummary:
             "resumed_rows": self.resumed_rows,
             "per_request": {
                 "completion_tokens": _quantiles(self.row_tokens),
+                **{name: _quantiles(values) for name, values in self.row_counts.items()},
                 "mean_acceptance_length": _quantiles(self.row_acceptance_length),
             },
             "first_errors": [error for _, error in self.first_errors],
@@ -129,6 +137,8 @@ class DecodeSummary:
                 **self.this_run.to_dict(),
                 "decode_s": self.decode_s,
                 "tokens_per_s": self.tokens_per_s,
+                "policy": self.policy,
+                "engine_rounds": self.engine_rounds.to_dict(),
             },
         }
 

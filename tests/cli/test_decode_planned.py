@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from fixture_engine import FIXTURES, reference
 
@@ -88,3 +89,60 @@ def test_more_requests_than_were_profiled(workplace, capsys):
     assert main([*DECODE, "--concurrency", "64"]) == 2
     said = capsys.readouterr().err
     assert "concurrency is 64" in said and "dspark profile" in said
+
+
+def test_every_round_is_a_row_of_the_table(workplace, capsys):
+    assert main([*DECODE, "--rounds", "rounds.parquet", "--json"]) == 0
+    captured = capsys.readouterr()
+    totals, rounds = json.loads(captured.out), pd.read_parquet("rounds.parquet")
+    this_run = totals["this_run"]
+    assert totals["rounds"] == "rounds.parquet"
+    assert rounds["emitted_tokens"].sum() == this_run["spec"]["emitted"] == sum(map(len, answers())) - 6
+    # Nothing runs ahead on a CPU, so all that was packed is anchors and verified drafts of running requests.
+    assert (rounds["batch_tokens"] - rounds["requests"]).sum() == this_run["spec"]["verified"]
+    assert rounds["requests"].sum() == this_run["spec"]["rounds"] and not rounds["wasted_tokens"].any()
+    assert rounds["expected_tokens"].ge(rounds["requests"]).all()
+    # The first round is not measured: it does for the first time what later ones do again.
+    assert rounds["measured_round_s"].isna().tolist() == [True] + [False] * (len(rounds) - 1)
+    measured = rounds[1:]
+    assert measured["measured_step_s"].between(0, measured["measured_round_s"]).all()
+    assert measured["predicted_step_s"].between(0, measured["predicted_round_s"]).all()
+    found = this_run["engine_rounds"]
+    assert found["rounds"] == len(rounds)
+    assert found["plan"]["measured_tokens_per_s"] == pytest.approx(
+        measured["emitted_tokens"].sum() / measured["measured_round_s"].sum()
+    )
+    assert found["plan"]["predicted_tokens_per_s"] == pytest.approx(
+        measured["expected_tokens"].sum() / measured["predicted_round_s"].sum()
+    )
+    by_bucket = rounds.groupby("bucket")
+    assert [entry["bucket"] for entry in found["by_bucket"]] == sorted(by_bucket.groups)
+    assert [entry["rounds"] for entry in found["by_bucket"]] == by_bucket.size().tolist()
+    told = " ".join(captured.err.replace("│", " ").split())
+    assert "async (by dspark-out/profile.json)" in told
+    assert f"{found['plan']['predicted_tokens_per_s']:,.1f} tok/s predicted" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--policy", "fixed:3"], "fixed:3 (as asked)"),
+        ([], "fixed:7 (no dspark-out/profile.json, so everything drafted is verified)"),
+        (["--drafter", "none"], "none (there is no drafter)"),
+    ],
+    ids=["asked", "no-profile", "no-drafter"],
+)
+def test_the_summary_says_why_the_policy_was_used(workplace, capsys, flags, reason):
+    Path("dspark-out/profile.json").unlink()
+    assert main([*DECODE, *flags]) == 0
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert reason in told and "planned rounds" not in told
+
+
+def test_a_table_of_rounds_has_a_place_of_its_own(workplace, capsys):
+    assert main([*DECODE, "--rounds", "rounds.txt"]) == 2
+    assert "--rounds rounds.txt has no ending of a table" in capsys.readouterr().err
+    assert main([*DECODE, "--rounds", "a.csv", "--metrics", "a.csv"]) == 2
+    assert "--rounds is a.csv, which is for the metrics" in capsys.readouterr().err
+    assert main([*DECODE, "--rounds", "a.csv", "--traces", "a.csv"]) == 2
+    assert "--traces and --rounds are both a.csv" in capsys.readouterr().err

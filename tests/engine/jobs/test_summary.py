@@ -45,6 +45,16 @@ def test_verification_per_round_and_what_of_it_is_wasted():
     assert spec["wasted_verification"] == 6 / 10
 
 
+def test_counts_of_single_requests_are_told_by_their_quantiles():
+    summary = DecodeSummary(3)
+    for index, rounds in enumerate((2, 3, 9)):
+        summary.add(record(index, rounds=rounds, verified=2 * rounds, accepted=1), resumed=index == 0)
+    counts = summary.to_dict()["per_request"]
+    assert counts["rounds"] == {"p10": 2, "p50": 3, "p90": 9}
+    assert counts["verified"] == {"p10": 4, "p50": 6, "p90": 18}
+    assert counts["observed"] == counts["accepted"] == {"p10": 1, "p50": 1, "p90": 1}
+
+
 def test_without_rounds_no_rate_is_known():
     summary = DecodeSummary(1)
     summary.add(record(0, emitted=0, rounds=0, verified=0, accepted=0), resumed=False)
