@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import CALIBRATION, PROFILE
 from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
         UsageError: the policy plans by a profile, and there is none.
         ProfileError, CalibrationError: one cannot be read.
     """
-    profile, calibration = workdir / "profile.json", workdir / "calibration.json"
+    profile, calibration = workdir / PROFILE, workdir / CALIBRATION
     drafts = drafter_for(config.target, config.drafter) != NO_DRAFTER
     if drafts and config.policy in (None, *_PLANNED) and profile.exists():
         from dspark.profiles import load_profile
@@ -45,9 +46,9 @@ def used_artefacts(config: EngineConfig, workdir: Path) -> str | None:
     """A sentence about them, if there are any."""
     parts = []
     if config.profile is not None:
-        parts.append(f"plans rounds by {workdir / 'profile.json'}")
+        parts.append(f"plans rounds by {workdir / PROFILE}")
     if config.calibration is not None:
-        parts.append(f"corrects confidence by {workdir / 'calibration.json'}")
+        parts.append(f"corrects confidence by {workdir / CALIBRATION}")
     return f"This run {' and '.join(parts)}." if parts else None
 
 

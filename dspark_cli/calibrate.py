@@ -14,6 +14,7 @@ from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.cli.loading import Models, load_engine, resolve_models
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, TRACES
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ def calibrate(
         typer.Option(
             metavar="FILE...",
             help="Recorded rounds in place of decoding: .parquet or .csv of dspark, .pt shards of SGLang. No model is "
-            "loaded.",
+            "loaded. Default: decode prompts.",
             show_default=False,
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    workdir: options.Workdir = Path("dspark-out"),
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     method: Annotated[
         str,
         typer.Option(
@@ -160,7 +161,7 @@ def calibrate(
         sampling = SamplingParams(
             temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, ignore_eos=ignore_eos
         )
-    document, traces_file = workdir / "calibration.json", workdir / "traces.parquet"
+    document, traces_file = workdir / CALIBRATION, workdir / TRACES
     with refusals.collected():
         check_folder(workdir, flag="--workdir")
         for path in (document, traces_file):

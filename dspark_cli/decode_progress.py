@@ -6,12 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import Reporter
+from dspark.cli.progress import LiveReporter, Reporter
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
-
     from dspark.engine.jobs.meter import Meter
 
 _LINE_EVERY_S = 10.0
@@ -49,26 +46,8 @@ class DecodeReporter(Reporter):
             self.tell(f"{done:,} of {rows:,} rows done, {speed(meter)}")
 
 
-class LiveDecodeReporter(DecodeReporter):
+class LiveDecodeReporter(LiveReporter, DecodeReporter):
     """A bar that moves: steps of the preparation, then rows, tokens, tokens a second, acceptance length, time left."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        if self._progress is None or name != self.last_step:
-            from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
-
-            columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
-            if total:
-                columns += [BarColumn(), TaskProgressColumn()]
-            self._show(*columns)
-            self._task = self._bar.add_task(name, total=total or None)
-        self._bar.update(self._running, completed=done, total=total or None)
-        self.last_step = name
 
     def begin(self, meter: Meter) -> None:
         from rich.progress import (
@@ -89,37 +68,18 @@ class LiveDecodeReporter(DecodeReporter):
                 return Text(speed(meter) + (f", {length:.2f} a round" if length else ""))
 
         self.last_step = ""
-        self._show(
-            SpinnerColumn(), BarColumn(bar_width=10), MofNCompleteColumn(), Running(), TimeRemainingColumn(compact=True)
+        columns = (
+            SpinnerColumn(),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            Running(),
+            TimeRemainingColumn(compact=True),
         )
         summary = meter.summary
-        self._task = self._bar.add_task("Decoding", total=summary.num_rows, completed=summary.whole_file.rows)
+        self._show("Decoding", columns, done=summary.whole_file.rows, total=summary.num_rows)
 
     def row_done(self, meter: Meter) -> None:
-        self._bar.update(self._running, completed=meter.summary.whole_file.rows)
-
-    def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-
-    @property
-    def _bar(self) -> Progress:
-        assert self._progress is not None
-        return self._progress
-
-    @property
-    def _running(self) -> TaskID:
-        assert self._task is not None
-        return self._task
-
-    def _show(self, *columns: object) -> None:
-        """Replace the bar by one with these columns."""
-        from rich.progress import Progress
-
-        self.close()
-        self._progress = Progress(*columns, console=self._console, transient=True, refresh_per_second=5)  # type: ignore[arg-type]
-        self._progress.start()
+        self._move(meter.summary.whole_file.rows)
 
 
 def speed(meter: Meter) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from dspark.cli import options
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, EXPORT, PROFILE
 
 if TYPE_CHECKING:
     from dspark.calibration import Calibration
@@ -50,18 +51,8 @@ def export(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Where the files go; earlier ones are replaced. Default: export in the work directory.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    workdir: options.Workdir = Path("dspark-out"),
+    output: options.OutputFolder = None,
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     scope: Annotated[
         str,
         typer.Option(
@@ -89,12 +80,12 @@ def export(
     if scope not in ("round", "target"):
         raise UsageError(f"--scope is {scope!r}", "Choose one of: round, target.")
     source = Source(
-        profile=_profile(profile_name, workdir / "profile.json"),
-        calibration=_calibration(calibration_file, workdir / "calibration.json"),
+        profile=_profile(profile_name, workdir / PROFILE),
+        calibration=_calibration(calibration_file, workdir / CALIBRATION),
         scope=scope,
     )
     made = export_for(to, source)
-    folder = output or workdir / "export"
+    folder = output or workdir / EXPORT
     check_folder(folder, flag="--output")
     paths = save(made, folder)
     _render(to, made, paths, sink)

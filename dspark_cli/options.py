@@ -140,6 +140,35 @@ Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of rows that bri
 Workdir = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Where files go that are not named.", rich_help_panel=FILES)
 ]
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="Where the files go; earlier ones are replaced. Default: the command's name, in the work directory.",
+        show_default=False,
+        rich_help_panel=FILES,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        metavar=NO_VALUE,
+        help="Go on with an interrupted run. Default: refuse what one has left.",
+        rich_help_panel=FILES,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        metavar=NO_VALUE,
+        help="Replace an existing output. Default: refuse it.",
+        rich_help_panel=FILES,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

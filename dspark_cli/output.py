@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dspark.cli.decode_progress import DecodeReporter
     from dspark.cli.errors import Explanation
     from dspark.cli.profile_progress import ProfileReporter
+    from dspark.cli.progress import Reporter
     from dspark.cli.train_progress import TrainReporter
 
 
@@ -95,8 +96,14 @@ class Sink:
             sys.stdout.flush()
             sys.stdout.buffer.write(strict_json.dumps(document, indent=2) + b"\n")
 
+    def progress(self) -> Reporter:
+        """Shows steps with a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+        from dspark.cli.progress import LiveReporter, Reporter
+
+        return LiveReporter(self.console) if self._live else Reporter(self._plain)
+
     def decode_progress(self) -> DecodeReporter:
-        """Shows steps and a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+        """The same while rows are decoded; the live bar counts rows, tokens and time."""
         from dspark.cli.decode_progress import DecodeReporter, LiveDecodeReporter
 
         return LiveDecodeReporter(self.console) if self._live else DecodeReporter(self._plain)

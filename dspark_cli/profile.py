@@ -11,6 +11,7 @@ from dspark.cli import options
 from dspark.cli.errors import Interrupted, flags_named
 from dspark.cli.loading import resolve_models
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, PROFILE, PROFILE_PICTURE
 from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def profile(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     load_format: options.LoadFormat = "auto",
-    workdir: options.Workdir = Path("dspark-out"),
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     seed: Annotated[
         int,
         typer.Option(
@@ -103,7 +104,7 @@ def profile(
             target_name=target,
             drafter_name=drafter if load_format == "dummy" else drafter_for(target, drafter),
         )
-    document, picture = workdir / "profile.json", workdir / "profile.png"
+    document, picture = workdir / PROFILE, workdir / PROFILE_PICTURE
     # Fail now rather than when everything is measured.
     check_folder(workdir, flag="--workdir")
     measured = _run(ctx, engine_config, settings, document)

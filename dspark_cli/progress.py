@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 class Reporter:
@@ -34,3 +38,42 @@ class Reporter:
 
     def close(self) -> None:
         """Nothing more to show."""
+
+
+class LiveReporter(Reporter):
+    """A bar that moves over the present step."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        if self._bar is None or name != self.last_step:
+            from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+
+            columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+            if total:
+                columns += [BarColumn(), TaskProgressColumn()]
+            self._show(name, columns, done=done, total=total or None)
+        self._move(done, total=total or None)
+        self.last_step = name
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, name: str, columns: Iterable[ProgressColumn], *, done: int, total: int | None) -> None:
+        """Replace the bar by one with these columns."""
+        from rich.progress import Progress
+
+        self.close()
+        self._bar = Progress(*columns, console=self._console, transient=True, refresh_per_second=5)
+        self._task = self._bar.add_task(name, total=total, completed=done)
+        self._bar.start()
+
+    def _move(self, done: int, *, total: int | None = None) -> None:
+        assert self._bar is not None and self._task is not None
+        self._bar.update(self._task, completed=done, total=total)

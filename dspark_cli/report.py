@@ -9,6 +9,7 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, REPORT
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
@@ -25,18 +26,8 @@ def report(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Where the report goes. Default: `report` in the work directory.",
-            show_default=False,
-            rich_help_panel=options.FILES,
-        ),
-    ] = None,
-    workdir: options.Workdir = Path("dspark-out"),
+    output: options.OutputFolder = None,
+    workdir: options.Workdir = DEFAULT_WORKDIR,
     seed: Annotated[
         int,
         typer.Option(
@@ -57,13 +48,13 @@ def report(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    output = output or workdir / "report"
+    output = output or workdir / REPORT
     made = _make(sink, runs or [workdir], output, seed)
     _render(made, output, sink)
 
 
 def _make(sink: Sink, folders: list[Path], output: Path, seed: int) -> Report:
-    with sink.decode_progress() as progress:
+    with sink.progress() as progress:
         try:
             progress.step("Starting")
             from dspark.engine.jobs.output_places import check_folder

@@ -37,13 +37,8 @@ def train(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.", rich_help_panel=options.FILES)
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Start anew in a folder that has a drafter.", rich_help_panel=options.FILES),
-    ] = False,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     prompts: Annotated[
         str | None,
         typer.Option(
@@ -64,12 +59,12 @@ def train(
         ),
     ] = None,
     text_minutes: Annotated[
-        float, typer.Option(help="Minutes in which the target writes.", rich_help_panel=TEXT)
+        float, typer.Option(metavar="MINUTES", help="Minutes in which the target writes.", rich_help_panel=TEXT)
     ] = 2.0,
     text_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            metavar="TOKENS",
             help="Tokens after which the target stops writing, if --text-minutes leave so many. Default: no such end.",
             show_default=False,
             rich_help_panel=TEXT,
@@ -79,17 +74,23 @@ def train(
         str,
         typer.Option(metavar="T[,T…]", help="Temperatures of the text, taken in turn.", rich_help_panel=TEXT),
     ] = "1,1,1,0.6,0",
-    max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of a text.", rich_help_panel=TEXT)] = 384,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Most tokens of a text.", rich_help_panel=TEXT)
+    ] = 384,
     concurrency: options.Concurrency = None,
     target: options.Target = DEFAULT_TARGET,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    layers: Annotated[int, typer.Option(help="Layers of the backbone.", rich_help_panel=SHAPE)] = 3,
-    block_size: Annotated[int, typer.Option(help="Drafted tokens of a block (γ).", rich_help_panel=SHAPE)] = 7,
+    layers: Annotated[int, typer.Option(metavar="COUNT", help="Layers of the backbone.", rich_help_panel=SHAPE)] = 3,
+    block_size: Annotated[
+        int, typer.Option(metavar="TOKENS", help="Drafted tokens of a block (γ).", rich_help_panel=SHAPE)
+    ] = 7,
     markov_head: Annotated[
         str, typer.Option(metavar="vanilla|gated|rnn|none", help="Kind of Markov head.", rich_help_panel=SHAPE)
     ] = "vanilla",
-    markov_rank: Annotated[int, typer.Option(help="Rank of the Markov head.", rich_help_panel=SHAPE)] = 64,
+    markov_rank: Annotated[
+        int, typer.Option(metavar="RANK", help="Rank of the Markov head.", rich_help_panel=SHAPE)
+    ] = 64,
     feature_layers: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +103,7 @@ def train(
     mask_token_id: Annotated[
         int | None,
         typer.Option(
+            metavar="TOKEN",
             help="Token of slots that are to be filled. Default: one that no text holds.",
             show_default=False,
             rich_help_panel=SHAPE,
@@ -110,6 +112,7 @@ def train(
     minutes: Annotated[
         float | None,
         typer.Option(
+            metavar="MINUTES",
             help="Minutes of training, the text's not counted. Default: 10, unless --steps is given.",
             show_default=False,
             rich_help_panel=TRAINING,
@@ -117,13 +120,20 @@ def train(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps of training, in place of minutes.", show_default=False, rich_help_panel=TRAINING),
+        typer.Option(
+            metavar="COUNT",
+            help="Steps of training, in place of minutes. Default: none.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(help="Rows of a step.", rich_help_panel=TRAINING)] = 32,
+    rows: Annotated[int, typer.Option(metavar="COUNT", help="Rows of a step.", rich_help_panel=TRAINING)] = 32,
     row_tokens: Annotated[
-        int, typer.Option(help="Tokens of a row, which whole texts fill.", rich_help_panel=TRAINING)
+        int, typer.Option(metavar="TOKENS", help="Tokens of a row, which whole texts fill.", rich_help_panel=TRAINING)
     ] = 512,
-    anchors: Annotated[int, typer.Option(help="Blocks that are drafted in a row.", rich_help_panel=TRAINING)] = 96,
+    anchors: Annotated[
+        int, typer.Option(metavar="COUNT", help="Blocks that are drafted in a row.", rich_help_panel=TRAINING)
+    ] = 96,
     optimizer: Annotated[
         str,
         typer.Option(
@@ -132,15 +142,21 @@ def train(
             rich_help_panel=TRAINING,
         ),
     ] = "adamw",
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.", rich_help_panel=TRAINING)] = 1.5e-3,
+    learning_rate: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Highest learning rate.", rich_help_panel=TRAINING)
+    ] = 1.5e-3,
     weight_decay: Annotated[
-        float, typer.Option(help="Weight decay of the projections.", rich_help_panel=TRAINING)
+        float, typer.Option(metavar="NUMBER", help="Weight decay of the projections.", rich_help_panel=TRAINING)
     ] = 0.01,
     evaluate_every: Annotated[
-        float, typer.Option(help="Seconds between measurements of the held-out text.", rich_help_panel=TRAINING)
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Seconds between measurements of the held-out text.", rich_help_panel=TRAINING
+        ),
     ] = 60.0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of text, weights, anchors and order.", rich_help_panel=TRAINING)
+        int,
+        typer.Option(metavar="NUMBER", help="Seed of text, weights, anchors and order.", rich_help_panel=TRAINING),
     ] = 0,
     config: options.Config = None,
     json: options.Json = False,

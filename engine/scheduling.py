@@ -98,7 +98,7 @@ class PolicyScheduler:
 
 
 class PlannedScheduler:
-    """Follows a planner, which knows how long a round takes (DESIGN 4).
+    """Follows a planner, which knows how long a round takes.
 
     `async`: the budget rests on the block before, whose confidence came back while that round ran, and the device
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.

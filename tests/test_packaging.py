@@ -1,11 +1,14 @@
 """What is packaged is what is there, and the command answers without loading the heavy libraries."""
 
+import ast
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,31 @@ def test_every_package_folder_is_listed():
     assert roots == {ROOT / mapped for mapped in SETUPTOOLS["package-dir"].values()}
     modules = {path.parent for mapped in SETUPTOOLS["package-dir"].values() for path in (ROOT / mapped).rglob("*.py")}
     assert modules == listed
+
+
+def test_every_library_that_is_imported_is_a_declared_dependency():
+    def normal(name):
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    declared = {normal(re.match(r"[\w.-]+", line)[0]) for line in PYPROJECT["project"]["dependencies"]}
+    imported = set()
+    for mapped in SETUPTOOLS["package-dir"].values():
+        for path in (ROOT / mapped).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported.add(node.module.partition(".")[0])
+    imported -= {"dspark", *sys.stdlib_module_names}
+    owners = packages_distributions()
+    undeclared = {name for name in imported if not declared & {normal(owner) for owner in owners[name]}}
+    assert imported and not undeclared
+
+
+def test_every_top_level_package_says_that_it_is_typed():
+    for package in SETUPTOOLS["package-dir"]:
+        assert (folder_of(package) / "py.typed").is_file()
+        assert "py.typed" in SETUPTOOLS["package-data"][package]
 
 
 def test_a_build_holds_every_file(tmp_path):

@@ -13,7 +13,7 @@ from dspark.engine.models.refusals import Refusals
 
 @dataclass(frozen=True, slots=True)
 class DrafterConfig:
-    """A Qwen3 backbone and what DFlash and DSpark add to it. The formats: DESIGN, section 6."""
+    """A Qwen3 backbone and what DFlash and DSpark add to it; `DraftFormat` lists the formats."""
 
     backbone: ModelConfig
     block_size: int  # G, drafted tokens a block

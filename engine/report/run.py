@@ -16,18 +16,17 @@ from dspark.calibration import (
     sampling_settings,
 )
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.workdir_names import CALIBRATION, DECODE_METRICS, DEFAULT_WORKDIR, PROFILE, TRACES
 from dspark.engine.report.errors import ReportError
 from dspark.engine.report.pair import Pair, check_pairs
 from dspark.profiles import Profile, load_profile
-
-PROFILE, CALIBRATION, TRACES, DECODE = "profile.json", "calibration.json", "traces.parquet", "decode.metrics.json"
 
 # What to run for an artefact that is not there.
 MADE_BY = {
     PROFILE: "dspark profile",
     CALIBRATION: "dspark calibrate",
     TRACES: "dspark calibrate",
-    DECODE: "dspark decode --input prompts.jsonl",
+    DECODE_METRICS: "dspark decode --input prompts.jsonl",
 }
 
 
@@ -46,7 +45,7 @@ class Run:
     @property
     def artefacts(self) -> tuple[str, ...]:
         """File names of those that exist."""
-        held = {PROFILE: self.profile, CALIBRATION: self.calibration, TRACES: self.traces, DECODE: self.decode}
+        held = {PROFILE: self.profile, CALIBRATION: self.calibration, TRACES: self.traces, DECODE_METRICS: self.decode}
         return tuple(name for name, artefact in held.items() if artefact is not None)
 
     @property
@@ -60,7 +59,7 @@ class Run:
 
     def command_for(self, artefact: str) -> str:
         """What to run to get `artefact` into this folder."""
-        workdir = "" if self.folder == Path("dspark-out") else f" --workdir {self.folder}"
+        workdir = "" if self.folder == DEFAULT_WORKDIR else f" --workdir {self.folder}"
         return f"{MADE_BY[artefact]}{workdir}"
 
 
@@ -98,7 +97,7 @@ def load_run(folder: Path, *, name: str) -> Run:
     profile = load_profile(present[PROFILE]) if PROFILE in present else None
     calibration = load_calibration(present[CALIBRATION]) if CALIBRATION in present else None
     traces = read_traces([present[TRACES]]) if TRACES in present else None
-    decode = _read_metrics(present[DECODE]) if DECODE in present else None
+    decode = _read_metrics(present[DECODE_METRICS]) if DECODE_METRICS in present else None
     pairs = [
         None if profile is None else _profiled_pair(profile),
         None if calibration is None else _traced_pair(CALIBRATION, calibration.provenance, calibration.gamma),
@@ -147,7 +146,7 @@ def _decoded_pair(decode: Mapping[str, Any]) -> Pair:
     engine = decode["run"]["engine"]
     drafter = engine.get("drafter")
     return Pair(
-        source=DECODE,
+        source=DECODE_METRICS,
         target=(None, engine.get("target")),
         drafter=(None, None if drafter == "none" else drafter),
         gamma=None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dspark.engine.jobs.workdir_names import CALIBRATION, PROFILE, TRACES
 from dspark.engine.report.acceptance import decoded_lengths, traced_lengths
 from dspark.engine.report.curve_panels import frontier_panels, step_curve_panel
 from dspark.engine.report.frontier import Frontier, policy_frontier
@@ -14,7 +15,7 @@ from dspark.engine.report.panel import MissingPanel, Panel
 from dspark.engine.report.reliability_panel import TITLE as RELIABILITY
 from dspark.engine.report.reliability_panel import calibrated_panel, uncalibrated_panel
 from dspark.engine.report.rounds import full_blocks, sample_for
-from dspark.engine.report.run import CALIBRATION, PROFILE, TRACES, Run
+from dspark.engine.report.run import Run
 from dspark.engine.report.trace_panels import (
     acceptance_panel,
     audit_panel,

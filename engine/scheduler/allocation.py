@@ -1,4 +1,4 @@
-"""Which drafted tokens fill a budget (DESIGN 4; paper section 5.2). Its device twin is `dspark.kernels.allocation`."""
+"""Which drafted tokens fill a budget (arXiv 2607.05147, section 5.2); device twin: `dspark.kernels.allocation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How many tokens to verify in a round (DESIGN 4; paper section 5.1, Algorithm 1, and its asynchronous form, 5.2).
+"""How many tokens to verify in a round.
+
+Source: arXiv 2607.05147, section 5.1, Algorithm 1, and its asynchronous form, section 5.2.
 
 Of R requests, a budget of m drafted tokens makes a batch of K = R + m packed tokens. It is worth
 Theta(m) = (R + gain[m]) / round_time_s[m]: every request yields one token whatever was drafted, and gain[m] is what

@@ -1,4 +1,4 @@
-"""Whether to draft, and how far: nobody pays for a drafter that does not help (DESIGN 4, Drafting is optional).
+"""Whether to draft, and how far: nobody pays for a drafter that does not help.
 
 The choices are numbers of Markov steps: 0 drafts nothing, the largest drafts the whole block, numbers between them
 draft its first tokens only. Decisions rest on older blocks, request counts and times, never on the block in question.

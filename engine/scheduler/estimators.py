@@ -1,4 +1,4 @@
-"""What this run's own events say about predicted times (DESIGN 4, Round time) and predicted acceptance."""
+"""What this run's own events say about predicted times and predicted acceptance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verifying the best m drafted tokens is worth on average, where one round says too little (DESIGN 4)."""
+"""What verifying the best m drafted tokens is worth on average, where one round says too little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of each request's survival, block by block (DESIGN 4, two generations and two counters).
+"""What is known of each request's survival, block by block: two generations, and two counters that tell them apart.
 
 Which drafted tokens are verified must not depend on what they turned out to be. So the capacity of a round is computed
 from the survival of an older block than the one it verifies, however early the newer one's may be at hand.

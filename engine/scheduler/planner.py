@@ -1,4 +1,4 @@
-"""One round's plan: how many tokens to verify, and whether to draft the next block (DESIGN 4; paper section 5)."""
+"""One round's plan: how many tokens to verify, and whether to draft the next block (arXiv 2607.05147, section 5)."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """As many tokens as pay for the time that they take, by the step curve (DESIGN 4): `async`, or `causal`."""
+    """As many tokens as pay for the time that they take, by the step curve: `async`, or `causal`."""
 
     causal: bool
     drafts: ClassVar[bool] = True

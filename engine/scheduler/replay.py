@@ -1,4 +1,4 @@
-"""What policies would make of recorded blocks: a replay without models (paper section 6, policy frontier).
+"""What policies would make of recorded blocks: a replay without models (policy frontier: arXiv 2607.05147, section 6).
 
 Every policy gets the same blocks, drawn again within each recorded request, goes through the very functions that
 schedule a decode, and pays the step curve's times. What a replay cannot show is how text depends on the schedule: each

@@ -1,4 +1,4 @@
-"""How long a round would take at each batch size (DESIGN 4, Round time; paper section 5.1, SPS)."""
+"""How long a round would take at each batch size (arXiv 2607.05147, section 5.1, SPS)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How likely the drafted tokens are to be accepted (DESIGN 3, Confidence; paper section 5.1).
+"""How likely the drafted tokens are to be accepted (arXiv 2607.05147, section 5.1).
 
 Survival has two forms. `log_survival` is float64 for whoever compares it with a threshold. `hazards` is what candidates
 are ranked by: -log a_k in fixed point. Every operation on the way is exactly rounded and sums of integers have no

@@ -58,8 +58,8 @@ def distillation_loss(
 ) -> tuple[Tensor, DistilledRows]:
     """hidden [P, H], into_w2 [P, r], w2 [V, r] -> Σ weights * (ce_share * CE + l1_share * L1), and its terms.
 
-    Source: DSpark's training loss, DESIGN section 6. The gradient is computed with the loss, chunk by chunk; the head
-    is frozen.
+    Source: arXiv 2607.05147, the training loss. The gradient is computed with the loss, chunk by chunk; the head is
+    frozen.
     """
     head.update(w2)
     rows: list[DistilledRows] = []

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dspark.engine.config import EngineConfig
+from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.engine import Engine
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.manifest import manifest
@@ -66,11 +67,13 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
     """Generate text unless there is some, train on it, and leave the best drafter in `job.output`.
 
     Raises:
-        UsageError: settings, files and folders do not fit together.
+        UsageError: settings, files and folders do not fit together, or the device is not here.
         CheckpointError: the target cannot be loaded.
         EngineError: the loss is no number any more.
         KeyboardInterrupt: asked to stop; `--resume` goes on.
     """
+    # Before anything that a run left is forgotten.
+    device = choose_device(job.device)
     folder = RunFolder(job.output)
     model_folder = resolve_target(job.target, progress=reporter.step)
     reporter.step("Loading the tokenizer")
@@ -85,10 +88,13 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
         reporter.step("Loading the target")
         engine = _text_engine(job, model_folder, tokenizer, reporter)
         _write(job, engine, tokenizer, path, reporter)
-    target = _target(job, model_folder, engine)
+    if engine is not None:
+        target = engine.target
+    else:
+        target = Target.load(model_folder, device=device, dtype=choose_dtype(job.dtype, device))
     # What it held of the device's memory is training's now.
     del engine
-    _release(target.device)
+    _release(device)
     reporter.step("Reading the text")
     material = _material(job, path, target)
     trainer, parameters = _trainer(job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer,
@@ -148,16 +154,6 @@ def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Pat
     seconds = None if job.text.minutes is None else 60 * job.text.minutes
     budget = TextBudget(seconds, job.text.tokens)
     write_texts(engine, source, path, budget=budget, resume=job.resume, report=reporter.wrote)
-
-
-def _target(job: TrainJob, model_folder: Path, engine: Engine | None) -> Target:
-    if engine is not None:
-        return engine.target
-    config = EngineConfig(device=job.device, dtype=job.dtype)
-    cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-    device = torch.device("cuda" if cuda else "cpu")
-    dtype = config.dtype if config.dtype != "auto" else "bfloat16" if cuda else "float32"
-    return Target.load(model_folder, device=device, dtype=dtype)
 
 
 def _release(device: torch.device) -> None:

@@ -96,6 +96,8 @@ class TrainSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UsageError(f"{name} is {value}", "Give a number of at least 0.")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}", "Give a whole number of at least 0.")
         if not 0 <= self.warmup < 1:
             raise UsageError(f"warmup is {self.warmup}", "Give a share of the run, below 1.")
         if self.row_tokens % PAGE_TOKENS:
@@ -123,6 +125,10 @@ class TextSettings:
             raise UsageError("temperatures must be numbers from 0 to 100", "Write, say, --temperatures 1,1,0.6,0.")
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
             raise UsageError(f"text_minutes is {self.minutes}", "Give a number above 0.")
+        if self.tokens is not None and self.tokens < 1:
+            raise UsageError(f"text_tokens is {self.tokens}", "Give a whole number of at least 1.")
+        if self.max_tokens < 2:
+            raise UsageError(f"max_tokens is {self.max_tokens}", "Give a whole number of at least 2.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_training import chat_target
 
 from dspark.cli.main import main
@@ -88,6 +89,19 @@ def test_text_is_used_again_and_another_text_is_not_resumed(target, tmp_path, mo
     capsys.readouterr()
     assert main([*arguments, "-o", "two", "--resume"]) == 2
     assert "two holds a run that differs in text" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_here_is_refused_before_earlier_work_is_dropped(target, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("d/training").mkdir(parents=True)
+    for path in ("t.jsonl", "d/training/state.pt"):
+        Path(path).write_bytes(b"earlier")
+    arguments = ["train", "-o", "d", "--target", target, "--device", "cuda", "--data", "t.jsonl", "--overwrite"]
+    assert main(arguments) == 2
+    message = "dspark: --device 'cuda' cannot be used: PyTorch finds no CUDA device here"
+    assert capsys.readouterr().err.splitlines()[-2:] == [message, "  Leave --device out, or give --device cpu."]
+    assert Path("d/training/state.pt").read_bytes() == b"earlier"
 
 
 def test_starting_anew_writes_new_text_and_keeps_the_drafter_until_there_is_another(target, tmp_path, monkeypatch):
@@ -219,6 +233,9 @@ def test_an_interrupt_says_what_there_is(workplace, capsys):
         (["-o", "d", "--optimizer", "sgd"], "--optimizer is 'sgd'"),
         (["-o", "d", "--row-tokens", "100"], "--row-tokens is 100"),
         (["-o", "d", "--learning-rate", "nan"], "--learning-rate is nan"),
+        (["-o", "d", "--text-tokens", "0"], "--text-tokens is 0"),
+        (["-o", "d", "--max-tokens", "1"], "--max-tokens is 1"),
+        (["-o", "d", "--seed", "-1"], "--seed is -1"),
         (["-o", "d", "--dtype", "int8"], "--dtype int8 cannot be trained in"),
         (["-o", "d", "--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["-o", "taken"], "cannot create taken: File exists"),
