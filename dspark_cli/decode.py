@@ -51,6 +51,7 @@ def decode(
             rich_help_panel=options.FILES,
         ),
     ] = None,
+    output_format: options.OutputFormat = "dspark",
     metrics: Annotated[
         Path | None,
         typer.Option(
@@ -144,6 +145,7 @@ def decode(
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
     from dspark.engine.jobs.input_file import check_readable, open_input
+    from dspark.engine.jobs.output_format import OutputFormat
     from dspark.engine.jobs.output_places import (
         check_document,
         check_folder,
@@ -183,6 +185,9 @@ def decode(
         if policy is not None:
             # A draft length past the drafter's own is refused once the drafter is known.
             parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
+    line_format = OutputFormat()
+    with refusals.collected(), flags_named(ctx):
+        line_format = OutputFormat(output_format, model=target)
     finished = False
     in_workdir, beside_output = output is None, metrics is None
     output = output or workdir / "decode.jsonl"
@@ -220,6 +225,7 @@ def decode(
         metrics=metrics,
         sampling=sampling,
         traces=trace_file,
+        output_format=line_format,
         all_turns=all_turns,
         token_ids=token_ids,
         resume=resume,

@@ -136,6 +136,14 @@ IgnoreEos = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of rows that bring none.", rich_help_panel=DECODING)]
+OutputFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="dspark|openai-batch",
+        help="Form of an output line: dspark's own, or a line of an OpenAI Batch output file.",
+        rich_help_panel=FILES,
+    ),
+]
 Workdir = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Where files go that are not named.", rich_help_panel=FILES)
 ]

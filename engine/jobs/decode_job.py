@@ -16,6 +16,7 @@ from dspark.engine.jobs.dialogue import Dialogues, Record, TextCodec
 from dspark.engine.jobs.input_file import InputFile
 from dspark.engine.jobs.manifest import manifest
 from dspark.engine.jobs.meter import Meter, MeteredEngine
+from dspark.engine.jobs.output_format import OutputFormat
 from dspark.engine.jobs.output_places import partial_path, refuse_both
 from dspark.engine.jobs.results import ResultFile
 from dspark.engine.jobs.rows import Row, read_rows
@@ -68,6 +69,7 @@ class DecodeJob:
     metrics: Path
     sampling: SamplingParams
     traces: TraceFile | None = None
+    output_format: OutputFormat = OutputFormat()
     all_turns: bool = False
     token_ids: bool = False
     resume: bool = False
@@ -99,6 +101,7 @@ class DecodeJob:
             "all_turns": self.all_turns,
             "token_ids": self.token_ids,
             "traces": self.traces is not None,
+            "output_format": self.output_format.name,
         }
 
 
@@ -149,7 +152,7 @@ def decode_file(
                 f"{job.input.num_rows - results.num_done} rows came back without a result",
                 "This is a fault of dspark: please report it; --resume decodes the missing rows.",
             )
-        results.publish(strict_json.dumps(record["row"]) for record in results.records())
+        results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
         if traces is not None:
             traces.write(results.records())
         document = {**summary.to_dict(), "run": header, "manifest": manifest(str(header["engine"].get("device")))}
