@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
@@ -46,6 +46,14 @@ class DecodeEngine(MeteredEngine, Protocol):
         """What decides the text besides the requests."""
 
 
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """An engine that computes elsewhere."""
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Versions and machine there."""
+
+
 class JobProgress(Protocol):
     """Is told how far a job is."""
 
@@ -69,7 +77,7 @@ class DecodeJob:
     metrics: Path
     sampling: SamplingParams
     traces: TraceFile | None = None
-    output_format: OutputFormat = OutputFormat()
+    output_format: OutputFormat = field(default_factory=OutputFormat)
     all_turns: bool = False
     token_ids: bool = False
     resume: bool = False
@@ -155,11 +163,17 @@ def decode_file(
         results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
         if traces is not None:
             traces.write(results.records())
-        document = {**summary.to_dict(), "run": header, "manifest": manifest(str(header["engine"].get("device")))}
+        document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
         write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
+
+
+def _manifest(engine: DecodeEngine) -> Mapping[str, Any]:
+    if isinstance(engine, RemoteEngine):
+        return engine.manifest()
+    return manifest(str(engine.fingerprint().get("device")))
 
 
 def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowTraces:
