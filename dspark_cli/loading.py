@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dspark.cli.errors import flags_named
 from dspark.engine.errors import UsageError
-from dspark.engine.models.aliases import NGRAM_DRAFTER, NO_DRAFTER, drafter_for
+from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
     import typer
@@ -34,7 +34,7 @@ class Models:
     @property
     def local(self) -> EngineConfig:
         """The configuration with the folders in place of the names."""
-        drafter = self.drafter_name if self.drafter_name in (NO_DRAFTER, NGRAM_DRAFTER) else str(self.drafter)
+        drafter = str(self.drafter) if isinstance(self.drafter, Path) else self.drafter_name
         return replace(self.config, target=str(self.target), drafter=drafter)
 
     @property
