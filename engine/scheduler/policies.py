@@ -26,8 +26,6 @@ class ScheduleView:
     caps: NDArray[np.integer]  # [R], min(drafted, tokens left - 1, context left)
     confidence_logits: FloatArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
     temperatures: FloatArray  # [G], calibration of each position
-    previous_confidence_logits: FloatArray | None = None  # [R, G], of the block before
-    previous_valid: NDArray[np.bool_] | None = None  # [R], is there a block before
 
 
 class Policy(Protocol):
