@@ -197,7 +197,6 @@ class EagerRunner:
         out = torch.zeros(len(caps), dtype=torch.int64, device=self.device)
         allocate_lengths(
             draft.confidence_logits,
-            torch.arange(len(caps), device=self.device),
             self._tensor(caps),
             temperatures=self.engine.temperature_tensor[: draft.confidence_logits.shape[1]],
             budget=torch.tensor([budget], device=self.device),

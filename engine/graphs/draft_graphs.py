@@ -98,7 +98,6 @@ class DraftGraphs:
         if self._engine.allocates:
             allocate_lengths(
                 output.confidence_logits,
-                memory.batch_rows[:bucket],
                 inputs.lengths,
                 temperatures=self._engine.temperature_tensor[: memory.sizes.steps],
                 budget=memory.host_round[0, 1:2],
