@@ -25,7 +25,7 @@ from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
 from dspark.engine.round_meter import RoundListener
 from dspark.engine.scheduler.planner import RoundPlanner
-from dspark.engine.scheduler.policies import LengthPolicy, Planned, parse_policy
+from dspark.engine.scheduler.policies import LengthPolicy, Planned, default_policy, parse_policy
 from dspark.engine.stopping import StopText
 from dspark.kernels import NO_STOP
 
@@ -87,7 +87,7 @@ class Engine:
         self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
         target, drafter = self.target, self.drafter
         self.gamma = drafter.block_size if drafter is not None else 0
-        policy_name = config.policy or _default_policy(self.gamma, plans=planner is not None or bool(config.profile))
+        policy_name = config.policy or default_policy(self.gamma, plans=planner is not None or bool(config.profile))
         self.policy = policy or parse_policy(policy_name, self.gamma)
         self.policy_name = policy_name if policy is None else repr(policy)
         if self.policy.drafts and drafter is None:
@@ -281,12 +281,6 @@ class Engine:
         graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
         graphs.capture_all(progress)
         return graphs
-
-
-def _default_policy(gamma: int, *, plans: bool) -> str:
-    if gamma == 0:
-        return "none"
-    return "async" if plans else f"fixed:{gamma}"
 
 
 def _stop_ids(target: Target, detokenizer: Detokenizer | None) -> frozenset[int]:

@@ -54,15 +54,15 @@ def known_settings(config: EngineConfig, target: Path, drafter: Path | None) -> 
     """What the fingerprint of an engine with this configuration will say, as far as its files alone tell."""
     from dspark.engine.models.drafter_config import DrafterConfig
     from dspark.engine.models.fingerprint import checkpoint_fingerprint
-    from dspark.engine.scheduler.policies import parse_policy
+    from dspark.engine.scheduler.policies import default_policy, parse_policy
 
     policy = config.policy
     if drafter is None or (policy is not None and not parse_policy(policy, None).drafts):
         policy, drafter_print = policy or "none", "none"
     else:
         if policy is None:
-            planned = config.profile is not None
-            policy = "async" if planned else f"fixed:{DrafterConfig.from_folder(drafter).block_size}"
+            block_size = DrafterConfig.from_folder(drafter).block_size
+            policy = default_policy(block_size, plans=config.profile is not None)
         drafter_print = checkpoint_fingerprint(drafter)
     known: dict[str, Any] = {
         "target": checkpoint_fingerprint(target),

@@ -133,6 +133,16 @@ def parse_policy(text: str, gamma: int | None) -> LengthPolicy | Planned:
     return policy
 
 
+def default_policy(gamma: int, *, plans: bool) -> str:
+    """What is used where no policy is named, for a drafter with blocks of `gamma` tokens (0: there is none).
+
+    plans: is there a step curve to plan rounds by.
+    """
+    if gamma == 0:
+        return "none"
+    return "async" if plans else f"fixed:{gamma}"
+
+
 def _spelled(text: str, gamma: int | None) -> LengthPolicy | Planned:
     name, colon, value = text.partition(":")
     if name == "none" and not colon:
