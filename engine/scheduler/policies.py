@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.engine.errors import UsageError
-from dspark.engine.scheduler.survival import FloatArray, log_confidence, log_survival
+from dspark.engine.scheduler.arrays import IntArray, RealArray
+from dspark.engine.scheduler.survival import log_confidence, log_survival
 from dspark.engine.wording import shortened
-
-IntArray = NDArray[np.int64]
 
 _SPELLINGS = "none, fixed:K, threshold:T, threshold-position:T, causal or async"
 
@@ -24,8 +23,8 @@ class ScheduleView:
     """What a policy may look at. Caps never depend on drafted tokens."""
 
     caps: NDArray[np.integer]  # [R], min(drafted, tokens left - 1, context left)
-    confidence_logits: FloatArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
-    temperatures: FloatArray  # [G], calibration of each position
+    confidence_logits: RealArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
+    temperatures: RealArray  # [G], calibration of each position
 
 
 class Policy(Protocol):
