@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from dspark.engine.draft_noise import DraftNoise
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing, pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
 from dspark.engine.round_marks import RoundMarks
+from dspark.engine.sampling import Sampling
 from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download, upload
 from dspark.kernels import (
-    DRAFT,
-    SAMPLE,
     NoiseKeys,
     ResultField,
     SamplingRows,
@@ -213,14 +213,12 @@ class EagerRunner:
         return self.state.cpu().numpy()[rows]
 
     def _draft_noise(self, rows: np.ndarray, starts: np.ndarray) -> NoiseKeys:
-        """Fresh noise for every block that is drafted; in coupled mode the target's own noise instead."""
-        coupled = self.engine.config.acceptance == "coupled"
-        generations = np.zeros(len(rows), dtype=np.int64) if coupled else self.slots.generation[rows]
+        rule = DraftNoise.of(self.engine.config.acceptance)
         return NoiseKeys(
             seeds=self._tensor(self.slots.seeds[rows]),
             positions=self._tensor(starts),
-            generations=self._tensor(generations),
-            purpose=SAMPLE if coupled else DRAFT,
+            generations=self._tensor(rule.generations(self.slots.generation[rows])),
+            purpose=rule.purpose,
         )
 
     def _sampling_rows(self, rows: np.ndarray) -> SamplingRows:
@@ -230,14 +228,14 @@ class EagerRunner:
         return self._sampling[1]
 
     def _read_sampling_rows(self, rows: np.ndarray) -> SamplingRows:
-        temperature, top_k, top_p = self.slots.temperature[rows], self.slots.top_k[rows], self.slots.top_p[rows]
+        slots, sampling = self.slots, Sampling.of(self.slots, rows)
         return SamplingRows(
-            temperature=self._tensor(temperature),
-            top_k=self._tensor(top_k),
-            top_p=self._tensor(top_p),
-            seeds=self._tensor(self.slots.seeds[rows]),
-            all_greedy=not temperature.any(),
-            any_truncated=bool(((temperature > 0) & ((top_k > 0) | (top_p < 1))).any()),
+            temperature=self._tensor(slots.temperature[rows]),
+            top_k=self._tensor(slots.top_k[rows]),
+            top_p=self._tensor(slots.top_p[rows]),
+            seeds=self._tensor(slots.seeds[rows]),
+            all_greedy=sampling is Sampling.GREEDY,
+            any_truncated=sampling is Sampling.TRUNCATED,
         )
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
