@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dspark.engine.draft_noise import DraftNoise
+from dspark.engine.flights import LaunchedRound
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing, pack
@@ -53,8 +54,7 @@ class EagerRunner:
         # [T, V] fp32 of the round verified last; T may be padded.
         self._target_logits: torch.Tensor | None = None
         # Of the round at hand, where it is timed.
-        self.marks: RoundMarks | None = None
-        self.bucket = 0  # packed tokens that the target's last batch was padded to
+        self._marks: RoundMarks | None = None
 
     def place(self, rows: np.ndarray) -> None:
         """Tell the device where the waiting requests in slots `rows` [R] stand.
@@ -107,7 +107,7 @@ class EagerRunner:
 
     def begin_round(self, *, timed: bool) -> None:
         """A round starts here."""
-        self.marks = RoundMarks(self.device) if timed else None
+        self._marks = RoundMarks(self.device) if timed else None
 
     def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
         """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
@@ -128,7 +128,7 @@ class EagerRunner:
         )
         return drafter.draft(block, cache)
 
-    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> LaunchedRound:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
         Requests that have finished on the device have no tokens in the batch.
@@ -144,15 +144,13 @@ class EagerRunner:
         steps = 0 if draft is None else draft.tokens.shape[1]
         out = torch.full((len(rows), len(ResultField) + steps), -1, dtype=torch.int64, device=self.device)
         if (lengths < 0).all():
-            self.marks, self.bucket = None, 0
-            return Download(out)
+            return LaunchedRound(Download(out), bucket=0, marks=None)
         index = pack(self.pool, rows, starts, lengths + 1)
         tokens = self._tensor(state[:, SlotField.ANCHOR])[:, None]  # [R, 1]
         if draft is not None:
             tokens = torch.cat([tokens, draft.tokens], dim=1)
         batch = index.batch(tokens[self._tensor(index.request), self._tensor(index.offsets)], self.device)
         logits = self._target_logits = self.engine.target_step(batch)
-        self.bucket = len(logits)
         self._mark()
         verdict = verify(
             logits,
@@ -179,7 +177,7 @@ class EagerRunner:
             out=out,
         )
         self._mark()
-        return Download(out)
+        return LaunchedRound(Download(out), bucket=len(logits), marks=self._marks)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
         """What `round_signals` reads off the logits of the round just verified, before another one is launched."""
@@ -205,8 +203,8 @@ class EagerRunner:
         return out.cpu().numpy()
 
     def _mark(self) -> None:
-        if self.marks is not None:
-            self.marks.mark()
+        if self._marks is not None:
+            self._marks.mark()
 
     def _state_of(self, rows: np.ndarray) -> np.ndarray:
         """Where slots `rows` [R] stand, [R, fields]: read where it costs nothing, waited for elsewhere."""

@@ -9,6 +9,7 @@ import torch
 
 from dspark.engine.draft_noise import DraftNoise
 from dspark.engine.eager import EagerRunner
+from dspark.engine.flights import LaunchedRound
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.staging import TableMirror, send_round
 from dspark.engine.kv_pool import PagePool
@@ -59,7 +60,7 @@ class GraphRunner(EagerRunner):
         context = int(self.slots.most_start(rows).max()) + self.engine.graph_sizes.block_width
         return drafts.replay(len(rows), context, sampled=Sampling.of(self.slots, rows) is not Sampling.GREEDY)
 
-    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> LaunchedRound:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
         `draft` is what `draft` gave for these rows: its tokens are where the graphs look for them.
@@ -67,15 +68,15 @@ class GraphRunner(EagerRunner):
         self._mark()
         self._send(rows, order)
         context = int((self.slots.most_start(rows) + order.lengths).max()) + 1
-        self.bucket = self.graphs.target.replay(order.most_tokens, context)
+        bucket = self.graphs.target.replay(order.most_tokens, context)
         self._mark()
         self.graphs.verification.replay(len(rows), Sampling.of(self.slots, rows))
         self._mark()
-        if self.graphs.num_captured != self._captured_before:
-            # The device waited for a capture.
-            self.marks = None
         self._target_logits = self.graphs.memory.logits
-        return Download(self.graphs.memory.result[: len(rows)])
+        # The device waited for a capture, if there was one.
+        undisturbed = self.graphs.num_captured == self._captured_before
+        result = Download(self.graphs.memory.result[: len(rows)])
+        return LaunchedRound(result, bucket, marks=self._marks if undisturbed else None)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
         """What `round_signals` reads off the round just replayed.

@@ -85,13 +85,13 @@ class EagerTimer:
         order = RoundOrder(self._steps, even_lengths(num_tokens, len(rows)))
         draft = self._draft
         if draft is None or int(order.lengths.max()) == 0:
-            self._runner.verify(rows, order, None).wait()
+            self._runner.verify(rows, order, None).result.wait()
             return
         assert draft.logits is not None
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
         block = DraftOutput(draft.tokens[:n], draft.logits[:n], draft.confidence_logits[:n])
-        self._runner.verify(rows, order, block).wait()
+        self._runner.verify(rows, order, block).result.wait()
 
 
 class _WatchedEngine:

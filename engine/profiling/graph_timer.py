@@ -90,7 +90,7 @@ class GraphTimer:
         for _ in range(2):
             self._runner.place(rows)
             self._runner.begin_round(timed=False)
-            round_ = timed(lambda: self._runner.verify(rows, order, None).wait(), self._device)
+            round_ = timed(lambda: self._runner.verify(rows, order, None).result.wait(), self._device)
         return round_.wall_s
 
 

@@ -175,9 +175,10 @@ def test_notices_preemption_that_looks_at_the_lengths_of_the_round(
                 logits=draft.logits[stays],
                 confidence_logits=draft.confidence_logits[stays],
             )
-        result = runner.verify(rows, order, draft)
-        loop._flights.append(Flight(rows, slots.serial[rows], result, order, runner.bucket, draft, None, False))
-        slots.launch(rows, order.lengths + 1)
+        launched = runner.verify(rows, order, draft)
+        flight = Flight(rows, slots.serial[rows], launched.result, order, launched.bucket, draft, None, False)
+        loop._flights.append(flight)
+        slots.launch(rows, flight.most_ahead)
         return True
 
     monkeypatch.setattr(DecodeLoop, "_launch_round", launch)
