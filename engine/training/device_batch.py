@@ -11,6 +11,7 @@ from torch import Tensor
 from dspark.engine.batch import PackedBatch
 from dspark.engine.training.batches import Chunk, HostBatch
 from dspark.engine.training.settings import PAGE_TOKENS
+from dspark.engine.transfer import upload
 from dspark.kernels import AttentionLayout
 
 _MOST_GROUPED = 24
@@ -97,11 +98,10 @@ class DeviceBatch:
 
 
 def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_token_id: int) -> DeviceBatch:
-    """Copy a batch without waiting for the device, if `host` was pinned."""
+    """Copy a batch without waiting for the device."""
 
     def move(array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+        return upload(array, device)
 
     token_ids, text_positions = move(host.token_ids), move(host.text_positions)
     query_starts = move(host.query_starts)
