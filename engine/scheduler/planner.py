@@ -37,11 +37,6 @@ class RoundPlan:
         """Packed tokens, K."""
         return self.load.num_requests + self.budget
 
-    @property
-    def throughput(self) -> float:
-        """Theta, tokens a second."""
-        return self.expected_tokens / self.expected.round_s
-
 
 class RoundPlanner:
     """Chooses capacity and drafting, round after round; see `plan`.

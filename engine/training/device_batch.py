@@ -84,7 +84,6 @@ class Positions:
     weights: Tensor  # [P] fp32
     target_rows: Tensor  # [P] int64, index into target_positions
     target_positions: Tensor  # [M] int64, index into B*S
-    temperatures: Tensor  # [P] fp32
     chunks: tuple[Chunk, ...]
 
 
@@ -133,7 +132,6 @@ def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_to
         weights=move(host.weights),
         target_rows=move(host.target_rows),
         target_positions=move(host.target_positions),
-        temperatures=move(host.temperatures),
         chunks=host.chunks,
     )
     return DeviceBatch(text, blocks, positions)
