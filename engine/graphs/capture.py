@@ -58,7 +58,7 @@ class GraphCapture:
         except RuntimeError as error:  # torch.OutOfMemoryError and torch.AcceleratorError are such
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise EngineError(
-                f"The CUDA graph of {name} could not be captured: {reason}.",
+                f"the CUDA graph of {name} could not be captured: {reason}",
                 "If memory ran out, lower gpu_memory_utilization or the concurrency; else run with graphs off.",
             ) from error
         return graph.replay
