@@ -26,7 +26,7 @@ from dspark.calibration.ece import (
 )
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.fit import METHODS, PositionFit, fit_temperatures
-from dspark.calibration.match import check_calibration
+from dspark.calibration.match import check_calibration, check_sampling
 from dspark.calibration.metrics import (
     PositionMetrics,
     PredictionMetrics,
@@ -66,6 +66,7 @@ __all__ = [
     "calibration_from_dict",
     "calibration_to_dict",
     "check_calibration",
+    "check_sampling",
     "concatenate",
     "confidence",
     "ece_null",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from dspark.calibration.artefact import Calibration
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.sampling import SamplingSettings
@@ -12,9 +10,7 @@ from dspark.calibration.traces import Provenance
 _REMEDY = "Run `dspark calibrate` again with these settings, or decode without a calibration."
 
 
-def check_calibration(
-    calibration: Calibration, present: Provenance, *, gamma: int, sampling: Collection[SamplingSettings] = ()
-) -> list[str]:
+def check_calibration(calibration: Calibration, present: Provenance, *, gamma: int) -> list[str]:
     """Refuse another target, drafter, draft length or acceptance mode; return warnings about the rest.
 
     Models are compared by fingerprint where both sides have one, else by name.
@@ -41,11 +37,15 @@ def check_calibration(
         raise CalibrationError(
             f"the calibration is for acceptance mode {recorded.acceptance}, not {present.acceptance}", _REMEDY
         )
-    for wanted in sampling:
-        if not any(made.same_as(wanted) for made in calibration.sampling):
-            made_with = "; ".join(map(str, calibration.sampling)) or "settings that were not recorded"
-            warnings.append(f"Sampling with {wanted}, but the calibration was made with {made_with}.")
     return warnings
+
+
+def check_sampling(calibration: Calibration, wanted: SamplingSettings) -> list[str]:
+    """A warning if the calibration was not made with such sampling."""
+    if any(made.same_as(wanted) for made in calibration.sampling):
+        return []
+    made_with = "; ".join(map(str, calibration.sampling)) or "settings that were not recorded"
+    return [f"Sampling with {wanted}, but the calibration was made with {made_with}."]
 
 
 def _check_model(

@@ -244,12 +244,10 @@ def _record(ctx: typer.Context, recording: _Recording) -> tuple[Traces, Source]:
 
 def _verifying_all(models: Models) -> Models:
     """With the policy that has every drafted token verified, so that no choice of a policy shows in the rounds."""
-    from dspark.engine.models.drafter_config import DrafterConfig
+    from dspark.engine.preflight import block_size_of
 
-    if models.drafter is None:
-        raise UsageError(f"the drafter {models.drafter_name} has no confidence", "Name one that is a model.")
-    block_size = DrafterConfig.from_folder(models.drafter).block_size
-    return replace(models, config=replace(models.config, policy=f"fixed:{block_size}"))
+    assert models.drafter is not None, "no drafter at all was refused before"
+    return replace(models, config=replace(models.config, policy=f"fixed:{block_size_of(models.drafter)}"))
 
 
 def _keep(traces: RowTraces | None, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from dspark.cli import decode_options, options
 from dspark.cli.artefacts import add_artefacts, policy_reason, used_artefacts
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
-from dspark.cli.loading import load_engine, resolve_models
+from dspark.cli.loading import check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dspark.cli.output import Sink
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
 
@@ -30,6 +32,7 @@ def decode(
     ctx: typer.Context,
     input_file: decode_options.Input = None,
     output: decode_options.Output = None,
+    output_format: options.OutputFormat = "dspark",
     metrics: decode_options.Metrics = None,
     traces: decode_options.Traces = None,
     rounds: decode_options.Rounds = None,
@@ -54,6 +57,8 @@ def decode(
     stop: options.Stop = None,
     ignore_eos: options.IgnoreEos = False,
     seed: options.Seed = 0,
+    num_workers: options.NumWorkers = None,
+    ray: options.RayAddress = None,
     config: options.Config = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -71,9 +76,11 @@ def decode(
     # Before what takes time to import.
     if input_file is None:
         raise UsageError("decode needs --input, a JSONL file with one prompt a line", _EXAMPLE)
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
     from dspark.engine.jobs.input_file import check_readable, open_input
+    from dspark.engine.jobs.output_format import OutputFormat
     from dspark.engine.jobs.output_places import (
         check_document,
         check_folder,
@@ -110,6 +117,12 @@ def decode(
             stop=tuple(stop or ()),
             ignore_eos=ignore_eos,
         )
+    workers = None
+    with refusals.collected(), flags_named(ctx):
+        workers = Workers.asked(num_workers, ray)
+    line_format = OutputFormat()
+    with refusals.collected(), flags_named(ctx):
+        line_format = OutputFormat(output_format, model=target)
     with refusals.collected(), flags_named(ctx):
         if policy is not None:
             # A draft length past the drafter's own is refused once the drafter is known.
@@ -142,6 +155,9 @@ def decode(
     round_file = None
     with refusals.collected(), flags_named(ctx):
         if rounds is not None:
+            if workers is not None:
+                raise UsageError("--rounds tells of the rounds of one engine, and workers have one each",
+                                 "Leave --rounds or the workers out.")  # fmt: skip
             round_file = RoundFile(rounds)
             check_document(rounds, flag="--rounds")
     if refusals:
@@ -157,6 +173,7 @@ def decode(
         sampling=sampling,
         traces=trace_file,
         rounds=round_file,
+        output_format=line_format,
         all_turns=all_turns,
         token_ids=token_ids,
         resume=resume,
@@ -167,7 +184,7 @@ def decode(
     if used is not None and not finished:
         sink.note(used)
     sink.resumable = True
-    totals = _run(ctx, job, engine_config, finished=finished)
+    totals = _run(ctx, job, engine_config, workers, finished=finished)
     if finished:
         sink.note(f"{output} is finished: nothing is left to resume.")
         if rounds is not None:
@@ -186,26 +203,28 @@ def _tell_input(job: DecodeJob, sink: Sink) -> None:
         sink.note(f"{job.input.name} has {unused}.")
 
 
-def _run(ctx: typer.Context, job: DecodeJob, config: EngineConfig, *, finished: bool) -> Mapping[str, Any]:
+def _run(
+    ctx: typer.Context, job: DecodeJob, config: EngineConfig, workers: Workers | None, *, finished: bool
+) -> Mapping[str, Any]:
     """The totals of the whole output, which is decoded first unless it is finished."""
     sink: Sink = ctx.obj
     with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
             if not finished:
-                from dspark.engine.preflight import check_device
-
-                with flags_named(ctx):
-                    check_device(config)
+                check_machine(ctx, config, workers)
             models = resolve_models(config, progress)
             if finished:
                 from dspark.engine.jobs.finished import finished_summary, known_settings
 
                 return finished_summary(job, known_settings(config, models.target, models.drafter))
-            engine, tokenizer = load_engine(ctx, models, progress, stop_strings=bool(job.sampling.stop))
-            for note in engine.notes:
-                sink.note(note)
+            load = load_engine if workers is None else partial(load_workers, workers=workers)
+            engine, tokenizer = load(ctx, models, progress=progress, stop_strings=bool(job.sampling.stop))
+            from dspark.engine.artefacts import sampling_notes
             from dspark.engine.jobs.decode_job import decode_file
+
+            for note in (*engine.notes, *sampling_notes(config, job.sampling)):
+                sink.note(note)
 
             return decode_file(engine, tokenizer, job, progress).to_dict()
         except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.output_format import answer_of
 from dspark.engine.wording import one_line
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def first_answers(output: Path) -> Iterator[tuple[str, str]]:
     found = 0
     with output.open("rb") as file:
         for line in file:
-            row = strict_json.loads(line.decode("utf-8"))
-            text = one_line(row["text"] or "", _ANSWER_CHARACTERS)
+            name, answer = answer_of(strict_json.loads(line.decode("utf-8")))
+            text = one_line(answer, _ANSWER_CHARACTERS)
             if text:
-                yield one_line(row["custom_id"] or f"row {row['index']}", _NAME_CHARACTERS), text
+                yield one_line(name, _NAME_CHARACTERS), text
                 found += 1
             if found == _ANSWERS:
                 return

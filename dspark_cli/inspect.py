@@ -8,15 +8,15 @@ import typer
 
 from dspark.cli import options
 from dspark.engine.errors import UsageError
-from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NO_DRAFTER
+from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NGRAM_DRAFTER, NO_DRAFTER
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
     from dspark.engine.models.drafter_config import DrafterConfig
     from dspark.engine.models.inspection import Inspection
+    from dspark.engine.ngram.drafter import NgramDrafter
 
 REFUSED = 1
-_WEIGHTLESS = (NO_DRAFTER, "ngram")
 
 
 def inspect(
@@ -24,8 +24,9 @@ def inspect(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|HUB_ID|ALIAS",
-            help=f"A target or a drafter: a local folder, a hub id, `{DEFAULT_TARGET}` or `{DEFAULT_DRAFTER}`.",
+            metavar="PATH|HUB_ID|ALIAS|ngram",
+            help=f"A target or a drafter: a local folder, a hub id, `{DEFAULT_TARGET}`, `{DEFAULT_DRAFTER}` or "
+            f"`{NGRAM_DRAFTER}`.",
             show_default=False,
         ),
     ],
@@ -51,16 +52,17 @@ def inspect(
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
     for name in (checkpoint, target):
-        if name in _WEIGHTLESS:
+        if name == NO_DRAFTER or (name == NGRAM_DRAFTER and name is target):
             raise UsageError(f"`{name}` is no checkpoint: there is nothing to inspect", "Name a folder or a hub id.")
     from dspark.cli.progress import Reporter
     from dspark.engine.models.checkpoint_files import CheckpointFiles
-    from dspark.engine.models.inspection import inspect_checkpoint
+    from dspark.engine.models.inspection import inspect_checkpoint, inspect_ngram
+    from dspark.engine.ngram.drafter import NgramDrafter
 
     progress = Reporter(sink.note)
-    files = CheckpointFiles.locate(checkpoint, progress=progress.step)
+    files = None if checkpoint == NGRAM_DRAFTER else CheckpointFiles.locate(checkpoint, progress=progress.step)
     other = None if target is None else CheckpointFiles.locate(target, progress=progress.step)
-    found = inspect_checkpoint(files, target=other)
+    found = inspect_ngram(NgramDrafter(), target=other) if files is None else inspect_checkpoint(files, target=other)
     sink.document({"command": "inspect", "target": target, **_document(found)})
     sink.table(f"inspect {checkpoint}", _rows(found, target))
     for number, refusal in enumerate(found.refusals, start=1):
@@ -94,7 +96,7 @@ def _document(found: Inspection) -> dict[str, Any]:
         "refusals": [{"reason": str(refusal), "remedy": refusal.remedy} for refusal in found.refusals],
         "licence": found.licence,
         "shape": shape,
-        "draft": None if drafter is None else _draft_document(drafter),
+        "draft": _draft_document(drafter) if drafter is not None else _ngram_document(found.ngram),
         "needs": None if drafter is None else _needs_document(found, drafter),
         "tensors": {
             "count": len(found.headers),
@@ -103,6 +105,12 @@ def _document(found: Inspection) -> dict[str, Any]:
             "dtypes": found.dtypes,
         },
     }
+
+
+def _ngram_document(ngram: NgramDrafter | None) -> dict[str, Any] | None:
+    if ngram is None:
+        return None
+    return {"block_size": ngram.block_size, "longest_match": ngram.longest_match}
 
 
 def _draft_document(drafter: DrafterConfig) -> dict[str, Any]:
@@ -157,12 +165,23 @@ def _rows(found: Inspection, target: str | None) -> list[tuple[str, str]]:
         rows.append(("tensors", f"{len(found.headers)}, {size}"))
     if drafter is not None:
         rows.append(("needs", _needs(found, drafter)))
-    rows.append(("licence", found.licence or "the folder does not say"))
+    if found.ngram is not None:
+        rows += _ngram_rows(found.ngram)
+    else:
+        rows.append(("licence", found.licence or "the folder does not say"))
     verdict = "usable" if target is None else f"usable with {target}"
     if not found.usable:
         count = len(found.refusals)
         verdict = f"refused, for {'this reason' if count == 1 else f'these {count} reasons'}"
     return [*rows, ("verdict", verdict)]
+
+
+def _ngram_rows(ngram: NgramDrafter) -> list[tuple[str, str]]:
+    return [
+        ("drafts", f"{ngram.block_size} tokens a block: what followed where the text last read as it reads now"),
+        ("confidence", f"how often drafts behind as many equal tokens were right, up to {ngram.longest_match} tokens"),
+        ("needs", "nothing: it has no weights, and any target will do"),
+    ]
 
 
 def _draft_rows(drafter: DrafterConfig) -> list[tuple[str, str]]:

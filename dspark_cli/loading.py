@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from dspark.cli.progress import Reporter
     from dspark.engine import Engine
+    from dspark.engine.cluster.cluster_engine import ClusterEngine
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.tokenizer import Tokenizer
+    from dspark.engine.ngram.drafter import NgramDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,22 @@ class Models:
     config: EngineConfig
     drafter_name: str
     target: Path
-    drafter: Path | None
+    drafter: Path | NgramDrafter | None
 
     @property
     def local(self) -> EngineConfig:
         """The configuration with the folders in place of the names."""
-        drafter = NO_DRAFTER if self.drafter is None else str(self.drafter)
+        drafter = str(self.drafter) if isinstance(self.drafter, Path) else self.drafter_name
         return replace(self.config, target=str(self.target), drafter=drafter)
+
+    @property
+    def shared(self) -> EngineConfig:
+        """The configuration for other machines: names as they are, folders by their whole path."""
+        target, drafter = (
+            str(Path(name).resolve()) if Path(name).is_dir() else name
+            for name in (self.config.target, self.drafter_name)
+        )
+        return replace(self.config, target=target, drafter=drafter)
 
 
 def resolve_models(config: EngineConfig, progress: Reporter) -> Models:
@@ -48,6 +60,38 @@ def resolve_models(config: EngineConfig, progress: Reporter) -> Models:
     return Models(config, name, target, resolve_drafter(name, progress=progress.step))
 
 
+def check_machine(ctx: typer.Context, config: EngineConfig, workers: Workers | None) -> None:
+    """Refuse a device that this machine has not. What another cluster has shows when its workers load.
+
+    Raises:
+        UsageError: with the reason.
+    """
+    if workers is None:
+        from dspark.engine.preflight import check_device
+
+        with flags_named(ctx):
+            check_device(config)
+
+
+def load_workers(
+    ctx: typer.Context, models: Models, workers: Workers, progress: Reporter, *, stop_strings: bool = False
+) -> tuple[ClusterEngine, Tokenizer | None]:
+    """The same as `load_engine` with the engines in workers; they end with the command.
+
+    Raises:
+        UsageError, CheckpointError: as for `load_engine`; also where Ray is not installed or has not what is asked for.
+    """
+    tokenizer = _load_tokenizer(ctx, models, progress, stop_strings=stop_strings)
+    progress.step(f"Starting workers: {models.config.target}, drafter {models.drafter_name}")
+    with flags_named(ctx):
+        from dspark.engine.cluster.cluster_engine import ClusterEngine
+
+        # Folders of this machine are no other's, but what is fetched by name can be fetched there too.
+        engine = ClusterEngine(models.local if workers.address is None else models.shared, workers)
+    ctx.call_on_close(engine.close)
+    return engine, tokenizer
+
+
 def load_engine(
     ctx: typer.Context, models: Models, progress: Reporter, *, stop_strings: bool = False
 ) -> tuple[Engine, Tokenizer | None]:
@@ -57,11 +101,19 @@ def load_engine(
         UsageError: the policy asks for more than the drafter proposes, or stop strings have no tokenizer.
         CheckpointError: a model cannot be loaded, or the two do not belong together.
     """
+    tokenizer = _load_tokenizer(ctx, models, progress, stop_strings=stop_strings)
+    from dspark.engine import Engine
+
+    progress.step(f"Loading the models: {models.config.target}, drafter {models.drafter_name}")
+    with flags_named(ctx):
+        return Engine(models.local, detokenizer=tokenizer), tokenizer
+
+
+def _load_tokenizer(ctx: typer.Context, models: Models, progress: Reporter, *, stop_strings: bool) -> Tokenizer | None:
     from dspark.engine.preflight import check_models
 
     with flags_named(ctx):
         check_models(models.config, models.target, models.drafter)
-    from dspark.engine import Engine
     from dspark.engine.jobs.tokenizer import Tokenizer
 
     progress.step("Loading the tokenizer")
@@ -71,6 +123,4 @@ def load_engine(
             f"--stop needs a tokenizer, and {models.target} has none",
             "Leave --stop out, or put the tokenizer's files into that folder.",
         )
-    progress.step(f"Loading the models: {models.config.target}, drafter {models.drafter_name}")
-    with flags_named(ctx):
-        return Engine(models.local, detokenizer=tokenizer), tokenizer
+    return tokenizer

@@ -9,7 +9,7 @@ import typer
 
 from dspark.cli.config_file import apply_config
 
-MODELS, DECODING, FILES, GENERAL = "Models", "Decoding", "Files", "General"
+MODELS, DECODING, WORKERS, FILES, GENERAL = "Models", "Decoding", "Workers", "Files", "General"
 
 # A flag takes no value, and its help shows none.
 NO_VALUE = ""
@@ -25,8 +25,9 @@ Target = Annotated[
 Drafter = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH|HUB_ID|ALIAS|none",
-        help="Drafter that goes with the target. Default: the built-in one with the built-in target, else `none`.",
+        metavar="PATH|HUB_ID|ALIAS|ngram|none",
+        help="Drafter that goes with the target. `ngram` goes with any: it looks drafts up in the text so far. "
+        "Default: the built-in one with the built-in target, else `none`.",
         show_default=False,
         rich_help_panel=MODELS,
     ),
@@ -48,7 +49,7 @@ LoadFormat = Annotated[
     typer.Option(
         metavar="auto|dummy",
         help="`dummy`: random weights; --target is then a folder with a config.json or a shape that comes with dspark, "
-        "and the drafter's shape is derived from it unless --drafter is a folder or `none`.",
+        "and the drafter's shape is derived from it unless --drafter is a folder, `ngram` or `none`.",
         rich_help_panel=MODELS,
     ),
 ]
@@ -136,6 +137,34 @@ IgnoreEos = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of rows that bring none.", rich_help_panel=DECODING)]
+OutputFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="dspark|openai-batch",
+        help="Form of an output line: dspark's own, or a line of an OpenAI Batch output file.",
+        rich_help_panel=FILES,
+    ),
+]
+NumWorkers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Decode by N workers over Ray, each with the whole pair and, where there are GPUs, a GPU of its own. "
+        "Default: this process alone; with --ray one a GPU, or one a machine without any.",
+        show_default=False,
+        rich_help_panel=WORKERS,
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Ray cluster to decode on, such as `auto` or `10.0.0.1:6379`. Default: --num-workers start Ray here.",
+        show_default=False,
+        rich_help_panel=WORKERS,
+    ),
+]
 Workdir = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Where files go that are not named.", rich_help_panel=FILES)
 ]

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dspark.calibration import Provenance, check_calibration, load_calibration
+from dspark.calibration import (
+    Calibration,
+    Provenance,
+    SamplingSettings,
+    check_calibration,
+    check_sampling,
+    load_calibration,
+)
 from dspark.engine.errors import UsageError
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.scheduler.planner import RoundPlanner
@@ -16,7 +23,9 @@ from dspark.engine.scheduler.round_time import RoundClock
 from dspark.profiles import check_conditions, load_profile
 
 if TYPE_CHECKING:
+    from dspark.engine.config import EngineConfig
     from dspark.engine.engine import Engine
+    from dspark.engine.requests import SamplingParams
 
 
 def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
@@ -45,7 +54,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
             f"Run `dspark profile --concurrency {engine.concurrency}`, or lower the concurrency.",
         )
     clock = RoundClock(curve, adapt=engine.config.adapt)
-    return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal)
+    return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal, certain=engine.ngram is not None)
 
 
 def confidence_temperatures(engine: Engine) -> np.ndarray:
@@ -57,8 +66,7 @@ def confidence_temperatures(engine: Engine) -> np.ndarray:
     calibration = engine.config.calibration
     if calibration is None or engine.gamma == 0:
         return np.ones(engine.gamma, dtype=np.float64)
-    if isinstance(calibration, str):
-        calibration = load_calibration(Path(calibration))
+    calibration = _loaded(calibration)
     made_by = engine.fingerprint()
     present = Provenance(
         target=engine.config.target,
@@ -69,3 +77,19 @@ def confidence_temperatures(engine: Engine) -> np.ndarray:
     )
     engine.notes += check_calibration(calibration, present, gamma=engine.gamma)
     return np.asarray(calibration.temperatures, dtype=np.float64)
+
+
+def sampling_notes(config: EngineConfig, sampling: SamplingParams) -> list[str]:
+    """A sentence if the configuration's calibration was not made with such sampling.
+
+    Raises:
+        CalibrationError: the calibration cannot be read.
+    """
+    if config.calibration is None:
+        return []
+    wanted = SamplingSettings(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+    return check_sampling(_loaded(config.calibration), wanted)
+
+
+def _loaded(calibration: Calibration | str) -> Calibration:
+    return load_calibration(Path(calibration)) if isinstance(calibration, str) else calibration

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from dspark.engine.config import EngineConfig
-from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
+from dspark.engine.models.aliases import NGRAM_DRAFTER, NO_DRAFTER, drafter_for
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.dummy import dummy_drafter, dummy_target
 from dspark.engine.models.fingerprint import checkpoint_fingerprint
 from dspark.engine.models.resolve import resolve_drafter, resolve_target
 from dspark.engine.models.target import Target
+from dspark.engine.ngram.drafter import NgramDrafter
 
 if TYPE_CHECKING:
     from dspark.engine.proposals import DraftModel
@@ -26,7 +28,7 @@ class ModelPair:
     """Target, drafter if there is one, and what they are known by."""
 
     target: Target
-    drafter: DraftModel | None
+    drafter: DraftModel | NgramDrafter | None
     fingerprints: dict[str, str] = field(default_factory=dict)
 
 
@@ -36,7 +38,7 @@ def load_pair(
     device: torch.device,
     dtype: str,
     target: Target | None = None,
-    drafter: DraftModel | None = None,
+    drafter: DraftModel | NgramDrafter | None = None,
     drafts: bool = True,
 ) -> ModelPair:
     """What `config` names; models in memory take the place of those. Without `drafts` there is no drafter.
@@ -58,9 +60,13 @@ def load_pair(
         fingerprints["target"] = checkpoint_fingerprint(folder)
     if not drafts:
         return ModelPair(target, None, {**fingerprints, "drafter": NO_DRAFTER})
+    if drafter is None and drafter_name == NGRAM_DRAFTER:
+        drafter = NgramDrafter()
     if drafter is not None:
         if isinstance(drafter, Drafter):
             drafter.config.check_target(target.config)
+        if isinstance(drafter, NgramDrafter):
+            fingerprints["drafter"] = drafter.fingerprint
     elif config.load_format == "dummy":
         drafter = dummy_drafter(config.drafter, target=target, device=device, dtype=dtype)
         fingerprints["drafter"] = f"random weights for {config.target}"
@@ -69,6 +75,7 @@ def load_pair(
         if drafter_folder is None:
             fingerprints["drafter"] = NO_DRAFTER
         else:
+            assert isinstance(drafter_folder, Path), "other drafters are made already"
             drafter = Drafter.load(drafter_folder, target=target, device=device, dtype=dtype)
             fingerprints["drafter"] = checkpoint_fingerprint(drafter_folder)
     return ModelPair(target, drafter, fingerprints)

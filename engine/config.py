@@ -32,7 +32,8 @@ class EngineConfig:
 
     `load_format` "dummy" gives random weights: `target` is then a folder with a config.json or a shape that comes with
     the package, and the drafter's shape is derived from it. `graphs` off runs rounds eagerly on a GPU too.
-    `pipeline_depth` rounds stay in flight while the host prepares the next: 1 where rounds are graphs, else 0.
+    `pipeline_depth` rounds stay in flight while the host prepares the next: 1 where rounds are graphs, else 0; the
+    drafter `ngram` allows 0 alone.
 
     `profile` and `calibration` are what `dspark profile` and `dspark calibrate` wrote, or the paths of it. `adapt` off
     plans by the profile alone, whatever this run's own rounds take.

@@ -14,9 +14,9 @@ class RunStats:
     """Totals over a run. `spec` adds up the completed requests; its rounds are theirs, so many for each request."""
 
     rounds: int = 0  # of the loop, each over all requests that run
-    prefill_tokens: int = 0
+    prefill_tokens: int = 0  # of prompts, and of texts that were preempted
     preemptions: int = 0
-    wasted_rows: int = 0  # packed tokens that the target ran for requests which had ended
+    wasted_tokens: int = 0  # packed tokens that the target ran for requests which had ended
     emitted: int = 0  # tokens so far of all requests, unfinished ones included, less the one of each that prefill gives
     spec: SpecCounts = field(default_factory=SpecCounts)
 

@@ -50,7 +50,7 @@ class EagerRunner:
         )  # [S, fields]
         # The settings of the requests that ran last, and who they were: a batch changes less often than it runs.
         self._sampling: tuple[bytes, SamplingRows] | None = None
-        # [T, V] fp32 of the round verified last, where they outlive it.
+        # [T, V] fp32 of the round verified last; T may be padded.
         self._target_logits: torch.Tensor | None = None
         # Of the round at hand, where it is timed.
         self.marks: RoundMarks | None = None
@@ -111,6 +111,9 @@ class EagerRunner:
 
     def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
         """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
+        if order.proposals is not None:
+            tokens, confidence = order.proposals.tokens, order.proposals.confidence_logits
+            return DraftOutput(self._tensor(tokens), logits=None, confidence_logits=torch.from_numpy(confidence))
         drafter, cache = self.engine.drafter, self.engine.draft_cache
         assert drafter is not None and cache is not None, "drafting needs a drafter"
         state = self._state_of(rows)
@@ -182,9 +185,8 @@ class EagerRunner:
         return Download(out)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
-        """What `round_signals` reads off the logits of the round just verified; nothing where they are not at hand."""
-        if self._target_logits is None:
-            return {}
+        """What `round_signals` reads off the logits of the round just verified, before another one is launched."""
+        assert self._target_logits is not None, "a round was verified"
         return round_signals(
             draft,
             self._target_logits,

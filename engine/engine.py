@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
 from dspark.engine.round_meter import RoundListener
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, parse_policy
-from dspark.engine.stopping import StopText
+from dspark.engine.stopping import Detokenizer, StopText
 from dspark.kernels import NO_STOP
 
 if TYPE_CHECKING:
@@ -37,17 +38,6 @@ DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
 # A GPU lets requests in by so large a share of its slots: each by itself would cost a prefill nearly every round, more
 # together would leave slots empty for longer than that costs.
 _PREFILL_SHARE = 16
-
-
-class Detokenizer(Protocol):
-    """What the engine needs of a tokenizer, to follow stop strings and to know the tokenizer's own end token."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a text."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of `token_ids`, special tokens left out."""
 
 
 class Engine:
@@ -71,7 +61,7 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         target: Target | None = None,
-        drafter: DraftModel | None = None,
+        drafter: DraftModel | NgramDrafter | None = None,
         policy: LengthPolicy | Planned | None = None,
         planner: RoundPlanner | None = None,
         detokenizer: Detokenizer | None = None,
@@ -84,16 +74,24 @@ class Engine:
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
         self.planner: RoundPlanner | None = None
         self.notes: list[str] = []  # sentences about what may make a profile or a calibration less than exact
-        self.target, self.drafter, self._checkpoints = pair.target, pair.drafter, pair.fingerprints
-        target, drafter = self.target, self.drafter
-        self.gamma = drafter.block_size if drafter is not None else 0
+        self.target, self._checkpoints = pair.target, pair.fingerprints
+        target = self.target
+        # Either drafts, or neither: a network, or what is looked up in the texts that the host has.
+        self.ngram = pair.drafter if isinstance(pair.drafter, NgramDrafter) else None
+        self.drafter = drafter = None if isinstance(pair.drafter, NgramDrafter) else pair.drafter
+        self.gamma = pair.drafter.block_size if pair.drafter is not None else 0
         policy_name = config.policy or _default_policy(self.gamma, plans=planner is not None or bool(config.profile))
         self.policy = policy or parse_policy(policy_name, self.gamma)
         self.policy_name = policy_name if policy is None else repr(policy)
-        if self.policy.drafts and drafter is None:
+        if self.policy.drafts and self.gamma == 0:
             raise UsageError(
                 f"policy {self.policy_name} verifies drafts, and there is no drafter",
                 "Give a drafter, or use the policy none.",
+            )
+        if self.ngram is not None and config.pipeline_depth:
+            raise UsageError(
+                f"pipeline_depth is {config.pipeline_depth}, and n-gram drafts need the text that is still in flight",
+                "Leave it out, or give 0.",
             )
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
@@ -110,10 +108,11 @@ class Engine:
         self.draft_page_bytes = drafter.new_cache(1, self.page_size).bytes_per_page if drafter is not None else 0
         self.graph_sizes = GraphSizes(
             concurrency=self.concurrency,
-            steps=self.policy.steps(self.gamma) if drafter is not None else 0,
+            steps=self.policy.steps(self.gamma) if self.gamma else 0,
             block_width=drafter.block_width if drafter is not None else 0,
             vocab_size=target.config.vocab_size,
             max_pages=self.pages_per_request,
+            keeps_q=drafter is not None,
         )
         self.num_pages = self._count_pages()
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
@@ -130,8 +129,8 @@ class Engine:
 
     @property
     def allocates(self) -> bool:
-        """Does the device decide how much of each block is verified."""
-        return isinstance(self.policy, Planned) and not self.policy.causal
+        """Does the device decide how much of each block is verified: where it knows the block before the host does."""
+        return isinstance(self.policy, Planned) and not self.policy.causal and self.ngram is None
 
     @property
     def pages_per_request(self) -> int:
@@ -230,8 +229,8 @@ class Engine:
         }
 
     def _pipeline_depth(self) -> int:
-        if self.observer is not None:
-            # It looks at what the next round writes over.
+        if self.observer is not None or self.ngram is not None:
+            # One looks at what the next round writes over, the other needs all of a text to go on with it.
             return 0
         if self.config.pipeline_depth is not None:
             return self.config.pipeline_depth

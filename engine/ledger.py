@@ -67,14 +67,14 @@ class Ledger:
         there = (slots.serial[flight.rows] == flight.serials) & (slots.status[flight.rows] == RUNNING)
         rows, most_ahead = flight.rows, flight.most_ahead
         wasted_tokens = int((result[~there, ResultField.LENGTH] + 1).sum())
-        stats.wasted_rows += wasted_tokens
+        stats.wasted_tokens += wasted_tokens
         if not there.all():
             rows, most_ahead, result = rows[there], most_ahead[there], result[there]
         self._check(result)
         slots.land(rows, most_ahead)
         tokens_left = slots.limit[rows] - slots.emitted[rows]
         # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
-        drafted = np.where(tokens_left > 1, flight.order.steps, 0)
+        drafted = np.where(tokens_left > 1, flight.order.drafted[there], 0)
         self._append(rows, slots.context_len[rows] + 1, result)
         lengths, accepted, emitted = (
             result[:, field] for field in (ResultField.LENGTH, ResultField.ACCEPTED, ResultField.EMITTED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from dspark.engine.ngram.lookup import Proposals
     from dspark.engine.scheduler.planner import RoundPlan
 
 
@@ -20,6 +21,12 @@ class RoundOrder:
     # Of them all, chosen on the device by the survival of this very block; None: whatever `lengths` say.
     budget: int | None = None
     plan: RoundPlan | None = None
+    proposals: Proposals | None = None  # the block itself, where the host drafts
+
+    @property
+    def drafted(self) -> np.ndarray:
+        """Tokens drafted for each request, [R]."""
+        return np.full(len(self.lengths), self.steps) if self.proposals is None else self.proposals.counts
 
     @property
     def most_tokens(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from dspark.engine.config import EngineConfig
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.model_config import ModelConfig
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.scheduler.policies import parse_policy
 
 
@@ -23,21 +24,27 @@ def check_device(config: EngineConfig) -> None:
     WeightFormat.of(choose_dtype(config.dtype, device), device)
 
 
-def check_models(config: EngineConfig, target: Path, drafter: Path | None) -> None:
+def check_models(config: EngineConfig, target: Path, drafter: Path | NgramDrafter | None) -> None:
     """Refuse what the models' config.json files already rule out. Loads no torch.
 
     Args:
-        target, drafter: local folders; no drafter is None.
+        target, drafter: local folders, or a drafter without one; no drafter is None.
 
     Raises:
         CheckpointError: a model is not supported, or the two do not belong together.
         UsageError: the policy asks for more than the drafter proposes.
     """
     target_config = ModelConfig.from_folder(target)
-    block_size = 0
-    if drafter is not None:
-        drafter_config = DrafterConfig.from_folder(drafter)
-        drafter_config.check_target(target_config)
-        block_size = drafter_config.block_size
+    if isinstance(drafter, Path):
+        DrafterConfig.from_folder(drafter).check_target(target_config)
     if config.policy is not None:
-        parse_policy(config.policy, block_size)
+        parse_policy(config.policy, 0 if drafter is None else block_size_of(drafter))
+
+
+def block_size_of(drafter: Path | NgramDrafter) -> int:
+    """Tokens that a drafter proposes at a time, at most.
+
+    Raises:
+        CheckpointError: its config.json cannot be read, or is not supported.
+    """
+    return DrafterConfig.from_folder(drafter).block_size if isinstance(drafter, Path) else drafter.block_size

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dspark.engine.ngram.lookup import Lookup
+from dspark.engine.ngram.scheduling import LookupScheduler
 from dspark.engine.orders import RoundOrder
+from dspark.engine.round_bounds import round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
-from dspark.engine.scheduler.round_time import RoundLoad
 from dspark.engine.scheduler.survival import hazards
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download
@@ -33,6 +35,15 @@ class RoundScheduler(Protocol):
 def make_scheduler(engine: Engine, slots: SlotTable) -> RoundScheduler:
     """The one that the engine's policy asks for."""
     policy = engine.policy
+    if engine.ngram is not None:
+        return LookupScheduler(
+            slots,
+            policy,
+            Lookup(slots, engine.ngram, learns=engine.config.adapt),
+            planner=engine.planner,
+            gamma=engine.gamma,
+            temperatures=engine.confidence_temperatures,
+        )
     if isinstance(policy, Planned):
         assert engine.planner is not None, "a planned policy has a planner"
         return PlannedScheduler(slots, engine.planner, policy, temperatures=engine.confidence_temperatures)
@@ -145,21 +156,6 @@ class PlannedScheduler:
     def _plan(
         self, rows: np.ndarray, known_hazards: np.ndarray, caps: np.ndarray, *, known: np.ndarray | None = None
     ) -> RoundPlan:
-        contexts = self._slots.most_start(rows)
-        load = RoundLoad(
-            num_requests=len(rows),
-            context_tokens=int(contexts.sum()),
-            sampled=bool(self._slots.temperature[rows].any()),
-            longest_context=int(contexts.max()),
-        )
-        plan = self._planner.plan(known_hazards, caps, load, known=known)
+        plan = self._planner.plan(known_hazards, caps, round_load(self._slots, rows), known=known)
         self._next_steps = plan.next_steps
         return plan
-
-
-def useful_steps(slots: SlotTable, rows: np.ndarray, steps: int) -> tuple[int, np.ndarray]:
-    """Tokens to draft, 0 where nobody in slots `rows` [R] could use any, and how many each may verify, [R]."""
-    most_left = slots.most_left(rows)
-    if int(most_left.max()) <= 1:
-        steps = 0
-    return steps, np.minimum(steps, most_left - 1)

@@ -9,6 +9,8 @@ from torch import Tensor
 from dspark.engine.proposals import DraftOutput
 from dspark.kernels import SamplingRows, target_log_probs
 
+_ROWS_AT_ONCE = 64
+
 
 @torch.inference_mode()
 def round_signals(
@@ -42,23 +44,23 @@ def _of_draft(draft: DraftOutput, temperature: Tensor) -> tuple[Tensor, Tensor]:
 
 def _overlap(target_logits: Tensor, draft: DraftOutput, lengths: Tensor, rows: SamplingRows) -> Tensor:
     """Probability mass that p and q share, [R, n]: 1 - |p - q| / 2 without a cancellation."""
-    overlap = torch.full(draft.tokens.shape, torch.nan)
-    start = 0
-    # Request by request: a second tensor of all rows would be as large as the target's logits.
-    for request, length in enumerate(lengths.tolist()):
-        logits = target_logits[start : start + length]  # [length, V]
-        start += 1 + length
-        tokens = draft.tokens[request, :length, None]
-        if rows.temperature[request] == 0:
-            # Both are one-hot: they agree or they do not.
-            overlap[request, :length] = (logits.argmax(dim=-1) == tokens[:, 0]).float()
-            continue
-        setting = rows.take(torch.full((length,), request, device=tokens.device))
-        p = target_log_probs(logits, setting.temperature, setting.top_k, setting.top_p).exp_()
-        if draft.logits is None:
-            shared = p.gather(-1, tokens)[:, 0]
-        else:
-            q = torch.softmax(draft.logits[request, :length] / setting.temperature[:, None], dim=-1)
-            shared = torch.minimum(p, q).sum(dim=-1)
-        overlap[request, :length] = shared.clamp_(max=1.0)
+    overlap = torch.full(draft.tokens.shape, torch.nan, device=draft.tokens.device)
+    request = torch.repeat_interleave(lengths)  # of each verified token
+    number = torch.arange(len(request), device=request.device)
+    position = number - (lengths.cumsum(0) - lengths)[request]
+    # A few at a time: a second tensor of all rows would be as large as the target's logits.
+    for part in number.split(_ROWS_AT_ONCE):
+        owner, place = request[part], position[part]
+        setting = rows.take(owner)
+        # Before a request's tokens lie the last rows of the requests before it.
+        p = target_log_probs(
+            target_logits[part + owner], setting.temperature, setting.top_k, setting.top_p
+        ).exp_()  # [n, V]
+        shared = p.gather(-1, draft.tokens[owner, place, None])[:, 0]
+        if draft.logits is not None:
+            sampled = setting.temperature > 0
+            q = torch.softmax(draft.logits[owner, place] / setting.temperature.where(sampled, 1.0)[:, None], dim=-1)
+            # A greedy row's q is one-hot, whatever its logits are.
+            shared = torch.minimum(p, q).sum(dim=-1).where(sampled, shared)
+        overlap[owner, place] = shared.clamp_(max=1.0)
     return overlap

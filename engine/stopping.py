@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 _REPLACEMENT = "\ufffd"
 # A character takes at most four tokens; a tail that stays unfinished longer than this holds broken bytes.
 _LONGEST_UNFINISHED = 16
+
+
+class Detokenizer(Protocol):
+    """What the engine needs of a tokenizer, to follow stop strings and to know the tokenizer's own end token."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of `token_ids`, special tokens left out."""
 
 
 class TextStream:

@@ -30,7 +30,7 @@ class StepCurve:
     verify_greedy: Staircase  # over requests, load packed tokens: all that verification costs beside the forward
     verify_sampled: Staircase  # the same at temperature 1
     tokens_per_request: int  # 1 + draft length, at most
-    block_size: int  # slots of a draft block, 0 without a drafter
+    block_width: int  # slots of a draft block, 0 without a drafter
     reference_context_tokens: int
     target_long: Staircase | None = None
     draft_long: Staircase | None = None
@@ -41,6 +41,11 @@ class StepCurve:
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
             raise ValueError("drafting behind long contexts has a time, but other parts have none")
+
+    @property
+    def gamma(self) -> int:
+        """Tokens that a request may have drafted, 0 without a drafter; a block may have a slot more than that."""
+        return self.tokens_per_request - 1
 
     @property
     def reference_target(self) -> Staircase:
@@ -113,7 +118,7 @@ class StepCurve:
         if not drafts:
             return step
         # A block sees the same context rows, and its own in place of the verified ones.
-        seen = None if kv_tokens is None else np.asarray(kv_tokens) - tokens + requests * self.block_size
+        seen = None if kv_tokens is None else np.asarray(kv_tokens) - tokens + requests * self.block_width
         return step + self.draft_time_s(requests, seen, longest_context=longest_context)
 
     def steps_per_s(
@@ -137,7 +142,7 @@ class StepCurve:
         """Ready for JSON."""
         return {
             "tokens_per_request": self.tokens_per_request,
-            "block_size": self.block_size,
+            "block_width": self.block_width,
             "reference_context_tokens": self.reference_context_tokens,
             "target": self.target.to_dict(),
             "draft": None if self.draft is None else self.draft.to_dict(),
@@ -162,7 +167,7 @@ class StepCurve:
             verify_greedy=Staircase.from_dict(document["verify_greedy"]),
             verify_sampled=Staircase.from_dict(document["verify_sampled"]),
             tokens_per_request=_whole_number(document, "tokens_per_request", 1),
-            block_size=_whole_number(document, "block_size", 0),
+            block_width=_whole_number(document, "block_width", 0),
             reference_context_tokens=_whole_number(document, "reference_context_tokens", 1),
             target_long=_staircase(document["target_long"]),
             draft_long=_staircase(document["draft_long"]),

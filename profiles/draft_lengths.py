@@ -36,9 +36,9 @@ def best_lengths(
         raise ProfileError(
             "the profile was measured without a drafter", "Run `dspark profile` with the drafter that will run."
         )
-    if len(mean_survival) != curve.block_size:
+    if len(mean_survival) != curve.gamma:
         raise ProfileError(
-            f"the profile is for blocks of {curve.block_size} drafted tokens, the survival for {len(mean_survival)}",
+            f"the profile is for blocks of {curve.gamma} drafted tokens, the survival for {len(mean_survival)}",
             "Profile and calibrate the same drafter.",
         )
     ranges: list[LengthRange] = []
@@ -54,7 +54,7 @@ def best_lengths(
 def _best_length(curve: StepCurve, survival: Sequence[float], requests: int, *, scope: str, sampled: bool) -> int:
     assert scope in SCOPES, scope
     # A request takes at most tokens_per_request, and the batch at most what was profiled.
-    most = min(len(survival), curve.tokens_per_request - 1, curve.max_batch_tokens // requests - 1)
+    most = min(curve.gamma, curve.max_batch_tokens // requests - 1)
     lengths = np.arange(most + 1)
     tokens = requests * (1 + lengths)
     kv_tokens = requests * curve.reference_context_tokens + tokens

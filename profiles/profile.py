@@ -5,7 +5,7 @@ The document is strict JSON (no NaN, no Infinity). Times are seconds.
     format, version         "dspark-profile", 1
     curve                   what is looked up (StepCurve)
       tokens_per_request    most packed tokens of one request: 1 + draft length
-      block_size            slots of a draft block, 0 without a drafter
+      block_width           slots of a draft block, 0 without a drafter
       reference_context_tokens
       target                staircase over packed tokens: forward and main-cache write
       draft                 staircase over requests, null without a drafter

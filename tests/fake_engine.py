@@ -28,6 +28,8 @@ class CharCodec:
 @dataclass
 class FakeStats:
     emitted: int = 0
+    prefill_tokens: int = 0
+    preemptions: int = 0
 
 
 class FakeEngine:
@@ -82,6 +84,7 @@ class FakeEngine:
         stopped = tokens[-1] == EOS
         rounds = len(tokens) - 1
         self.stats.emitted += rounds
+        self.stats.prefill_tokens += len(request.prompt_token_ids)
         counts = SpecCounts(
             rounds=rounds,
             drafted=3 * rounds,

@@ -50,13 +50,16 @@ class SometimesNothing:
         return np.minimum(wanted.astype(np.int64), view.caps)
 
 
-def make_engine(name: str = "dspark_rnn", *, detokenizer: Any = None, policy: Any = "fixed:7", **config: Any) -> Engine:
+def make_engine(
+    name: str = "dspark_rnn", *, detokenizer: Any = None, policy: Any = "fixed:7", planner: Any = None, **config: Any
+) -> Engine:
     folder = FIXTURES / name
     settings = {"target": str(folder / "target"), "drafter": str(folder / "draft"), "concurrency": 16, "page_size": 4}
     spelled = policy if isinstance(policy, str) else None
     return Engine(
         EngineConfig(device="cpu", dtype="float32", policy=spelled, **(settings | config)),
         policy=None if isinstance(policy, str) else policy,
+        planner=planner,
         detokenizer=detokenizer,
     )
 

@@ -12,7 +12,14 @@ from dspark.engine.graphs.decode_graphs import DecodeGraphs
 
 
 def make_pair_engine(
-    name: str, device: str, *, graphs: bool, policy: Any = "fixed:7", dtype: str = "float32", **config: Any
+    name: str,
+    device: str,
+    *,
+    graphs: bool,
+    policy: Any = "fixed:7",
+    planner: Any = None,
+    dtype: str = "float32",
+    **config: Any,
 ) -> Engine:
     """Over a fixture's pair."""
     folder = FIXTURES / name
@@ -21,6 +28,7 @@ def make_pair_engine(
     engine = Engine(
         EngineConfig(device=device, dtype=dtype, policy=spelled, graphs=graphs, **(settings | config)),
         policy=None if isinstance(policy, str) else policy,
+        planner=planner,
     )
     if graphs and device == "cpu":
         engine.graphs = DecodeGraphs(engine, engine.graph_sizes, drafter=engine.drafter)

@@ -12,6 +12,7 @@ from chi_square import fit_p_value
 from toy_pair import LAST_TOKEN, VOCAB, ToyPair, history_logits, make_toy_pair, text_probabilities
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned
 
@@ -68,14 +69,20 @@ def requests(count: int) -> Iterator[Request]:
 
 
 def make_engine(
-    pair: ToyPair, *, policy: str | LengthPolicy | Planned, planner: RoundPlanner | None = None, **config: object
+    pair: ToyPair,
+    *,
+    policy: str | LengthPolicy | Planned,
+    planner: RoundPlanner | None = None,
+    drafter: NgramDrafter | None = None,
+    **config: object,
 ) -> Engine:
+    """drafter: in place of the pair's."""
     settings = {"concurrency": 2048, "max_context": MAX_CONTEXT, "page_size": 4, "prefill_chunk_tokens": 1 << 15}
     spelled = policy if isinstance(policy, str) else None
     return Engine(
         EngineConfig(device="cpu", dtype="float32", policy=spelled, **(settings | config)),
         target=pair.target,
-        drafter=pair.drafter,
+        drafter=drafter or pair.drafter,
         policy=None if isinstance(policy, str) else policy,
         planner=planner,
     )

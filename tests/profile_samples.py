@@ -106,7 +106,7 @@ def make_profile(noise: float = 0.01, *, seed: int = 0, slower: float = 1.0, **c
             sampled, unit="requests", load_unit="packed tokens", reference_load=lambda requests: 8 * requests
         ),
         tokens_per_request=1 + GAMMA,
-        block_size=GAMMA,
+        block_width=GAMMA,
         reference_context_tokens=CONTEXT,
     )
     return Profile(

@@ -40,7 +40,7 @@ def step_curve(buckets: tuple[int, ...], times_s: tuple[float, ...], *, gamma: i
         verify_greedy=verify,
         verify_sampled=verify,
         tokens_per_request=1 + gamma,
-        block_size=gamma,
+        block_width=gamma,
         reference_context_tokens=256,
     )
 

@@ -62,7 +62,7 @@ class DraftGraphs:
             None,
             page_size=page_size,
             out=inputs,
-            block_size=width,
+            block_width=width,
             mask_token_id=drafter.mask_token_id,
         )
         noise = None
@@ -107,7 +107,7 @@ class DraftGraphs:
 
     def _output(self, num_requests: int) -> DraftOutput:
         memory = self._memory
-        assert memory.drafts is not None
+        assert memory.drafts is not None and memory.draft_logits is not None
         return DraftOutput(
             tokens=memory.drafts[:num_requests],
             logits=memory.draft_logits[:num_requests],

@@ -16,7 +16,7 @@ from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.slots import SlotTable
-from dspark.engine.transfer import Download
+from dspark.engine.transfer import Download, upload_into
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -50,6 +50,13 @@ class GraphRunner(EagerRunner):
 
     def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
         """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
+        if order.proposals is not None:
+            memory = self.graphs.memory
+            assert memory.drafts is not None, "graphs of rounds that draft"
+            tokens = memory.drafts[: len(rows)]
+            upload_into(tokens, order.proposals.tokens)
+            confidence = torch.from_numpy(order.proposals.confidence_logits)
+            return DraftOutput(tokens, logits=None, confidence_logits=confidence)
         drafts = self.graphs.drafts
         assert drafts is not None and order.steps == self.graphs.memory.sizes.steps, (
             "graphs are captured for one length"
@@ -73,7 +80,18 @@ class GraphRunner(EagerRunner):
         if self.graphs.num_captured != self._captured_before:
             # The device waited for a capture.
             self.marks = None
+        self._target_logits = self.graphs.memory.logits
         return Download(self.graphs.memory.result[: len(rows)])
+
+    def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
+        """What `round_signals` reads off the round just replayed.
+
+        Graphs of greedy blocks keep no logits that tell how sure the drafter was.
+        """
+        found = super().signals(rows, lengths, draft)
+        if draft.logits is None and self.graphs.drafts is not None:
+            return {name: values for name, values in found.items() if not name.startswith("draft_")}
+        return found
 
     def _send(self, rows: np.ndarray, order: RoundOrder) -> None:
         """Tell the device of the round, unless it knows."""

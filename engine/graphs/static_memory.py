@@ -18,6 +18,7 @@ class GraphSizes:
     block_width: int  # slots of a draft block (B), 0 without a drafter
     vocab_size: int
     max_pages: int  # M, of one request
+    keeps_q: bool = True  # False: drafted tokens are certain, and have no logits
 
     @property
     def max_tokens(self) -> int:
@@ -34,7 +35,7 @@ class GraphSizes:
         inputs = 2 * self.concurrency * (4 * self.max_pages + 80) + 24 * (self.max_tokens + rows)
         return {
             "target logits": 4 * self.max_tokens * self.vocab_size,
-            "draft logits (q)": 4 * rows * self.vocab_size,
+            "draft logits (q)": 4 * rows * self.vocab_size if self.keeps_q else 0,
             "graph inputs": inputs + 8 * self.concurrency * (self.max_pages + self.row_fields + self.steps),
         }
 
@@ -59,8 +60,10 @@ class StaticMemory:
         # [S, fields + steps], the drafted tokens last: one copy brings a round to the host.
         self.result = zeros(requests, len(ResultField) + steps)
         self.drafts = self.result[:, len(ResultField) :] if steps else None  # [S, steps]
+        self.draft_logits: torch.Tensor | None = None  # [S, steps, V], the q
+        if steps and sizes.keeps_q:
+            self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)
         if steps:
             draft_tokens = requests * sizes.block_width
             self.draft_inputs = BatchInputs.zeros(requests, draft_tokens, max_pages=sizes.max_pages, device=device)
-            self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)  # [S, steps, V], the q
             self.confidence_logits = zeros(requests, steps, dtype=torch.float32)  # [S, steps]

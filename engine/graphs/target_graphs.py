@@ -126,13 +126,13 @@ class VerificationGraphs:
     def _run(self, bucket: int, sampling: Sampling) -> None:
         memory, steps = self._memory, self._memory.sizes.steps
         inputs = memory.target_inputs.prefix(bucket, 0)
-        drafted = memory.drafts is not None
+        q = None if sampling is Sampling.GREEDY else memory.draft_logits
         verdict = verify(
             memory.logits,
             query_starts=inputs.query_starts,
             lengths=inputs.lengths,
             draft_tokens=memory.drafts[:bucket] if memory.drafts is not None else None,
-            draft_logits=memory.draft_logits[:bucket] if drafted and sampling is not Sampling.GREEDY else None,
+            draft_logits=None if q is None else q[:bucket],
             rows=SamplingRows(
                 temperature=inputs.temperature,
                 top_k=inputs.top_k,

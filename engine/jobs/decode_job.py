@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
@@ -16,6 +16,7 @@ from dspark.engine.jobs.dialogue import Dialogues, Record, TextCodec
 from dspark.engine.jobs.input_file import InputFile
 from dspark.engine.jobs.manifest import manifest
 from dspark.engine.jobs.meter import Meter, MeteredEngine
+from dspark.engine.jobs.output_format import OutputFormat
 from dspark.engine.jobs.output_places import partial_path, refuse_both
 from dspark.engine.jobs.results import ResultFile
 from dspark.engine.jobs.round_file import RoundFile
@@ -48,6 +49,14 @@ class DecodeEngine(MeteredEngine, Protocol):
         """What decides the text besides the requests."""
 
 
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """An engine that computes elsewhere."""
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Versions and machine there."""
+
+
 class JobProgress(Protocol):
     """Is told how far a job is."""
 
@@ -72,6 +81,7 @@ class DecodeJob:
     sampling: SamplingParams
     traces: TraceFile | None = None
     rounds: RoundFile | None = None
+    output_format: OutputFormat = field(default_factory=OutputFormat)
     all_turns: bool = False
     token_ids: bool = False
     resume: bool = False
@@ -107,6 +117,7 @@ class DecodeJob:
             "all_turns": self.all_turns,
             "token_ids": self.token_ids,
             "traces": self.traces is not None,
+            "output_format": self.output_format.name,
         }
 
 
@@ -163,14 +174,20 @@ def decode_file(
                 f"{job.input.num_rows - results.num_done} rows came back without a result",
                 "This is a fault of dspark: please report it; --resume decodes the missing rows.",
             )
-        results.publish(strict_json.dumps(record["row"]) for record in results.records())
+        results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
         if traces is not None:
             traces.write(results.records())
-        document = {**summary.to_dict(), "run": header, "manifest": manifest(str(header["engine"].get("device")))}
+        document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
         write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
+
+
+def _manifest(engine: DecodeEngine) -> Mapping[str, Any]:
+    if isinstance(engine, RemoteEngine):
+        return engine.manifest()
+    return manifest(str(engine.fingerprint().get("device")))
 
 
 @contextmanager

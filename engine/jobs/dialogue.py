@@ -163,7 +163,7 @@ def _error_record(dialogue: _Dialogue, why: str) -> Record:
 
 
 def _record(dialogue: _Dialogue, *, text: str | None, finish_reason: str, error: str | None) -> Record:
-    """A row as the output shows it, with the two counts that the output leaves out."""
+    """A row as dspark's own output shows it, and what that leaves out: two counts, and how it was asked."""
     counts = dialogue.counts
     row: dict[str, Any] = {
         "index": dialogue.row.index,
@@ -182,4 +182,10 @@ def _record(dialogue: _Dialogue, *, text: str | None, finish_reason: str, error:
     }
     if dialogue.row.later_turns:
         row["turns"] = list(dialogue.answers)
-    return {"observed": counts.observed, "emitted": counts.emitted, "row": row}
+    return {
+        "observed": counts.observed,
+        "emitted": counts.emitted,
+        "chat": dialogue.row.messages is not None,
+        "model": dialogue.row.model,
+        "row": row,
+    }

@@ -83,7 +83,7 @@ def _check_pair(source: Source) -> list[str]:
     profile, calibration = source.profile, source.calibration
     if profile is None or calibration is None:
         return []
-    gamma = profile.curve.block_size
+    gamma = profile.curve.gamma
     if gamma and gamma != calibration.gamma:
         raise UsageError(
             f"the profile is for blocks of {gamma} drafted tokens and the calibration for {calibration.gamma}",

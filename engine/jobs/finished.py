@@ -14,6 +14,7 @@ from dspark.engine.jobs.summary import DecodeSummary
 if TYPE_CHECKING:
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.decode_job import DecodeJob
+    from dspark.engine.ngram.drafter import NgramDrafter
 
 _AGAIN = "Resume with the settings of that run, or give --overwrite to decode again."
 
@@ -50,10 +51,11 @@ def finished_summary(job: DecodeJob, engine: Mapping[str, Any]) -> dict[str, Any
     return totals
 
 
-def known_settings(config: EngineConfig, target: Path, drafter: Path | None) -> dict[str, Any]:
+def known_settings(config: EngineConfig, target: Path, drafter: Path | NgramDrafter | None) -> dict[str, Any]:
     """What the fingerprint of an engine with this configuration will say, as far as its files alone tell."""
-    from dspark.engine.models.drafter_config import DrafterConfig
     from dspark.engine.models.fingerprint import checkpoint_fingerprint
+    from dspark.engine.ngram.drafter import NgramDrafter
+    from dspark.engine.preflight import block_size_of
     from dspark.engine.scheduler.policies import parse_policy
 
     policy = config.policy
@@ -62,8 +64,8 @@ def known_settings(config: EngineConfig, target: Path, drafter: Path | None) -> 
     else:
         if policy is None:
             planned = config.profile is not None
-            policy = "async" if planned else f"fixed:{DrafterConfig.from_folder(drafter).block_size}"
-        drafter_print = checkpoint_fingerprint(drafter)
+            policy = "async" if planned else f"fixed:{block_size_of(drafter)}"
+        drafter_print = drafter.fingerprint if isinstance(drafter, NgramDrafter) else checkpoint_fingerprint(drafter)
     known: dict[str, Any] = {
         "target": checkpoint_fingerprint(target),
         "drafter": drafter_print,

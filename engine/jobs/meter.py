@@ -10,19 +10,27 @@ from dspark.engine.jobs.summary import DecodeSummary
 from dspark.engine.requests import Completion, Request
 
 
-class EmittedTokens(Protocol):
+class EngineTotals(Protocol):
     """Running totals of one `generate()`."""
 
     @property
     def emitted(self) -> int:
         """Tokens of all its requests, less the one of each that prefill gives."""
 
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens that prefill ran, those of preempted requests again."""
+
+    @property
+    def preemptions(self) -> int:
+        """Requests that had to give their memory back and begin anew."""
+
 
 class MeteredEngine(Protocol):
     """What a meter needs of an engine."""
 
     @property
-    def stats(self) -> EmittedTokens:
+    def stats(self) -> EngineTotals:
         """Totals of the present `generate()`, or of the last one; a new object for each."""
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -53,6 +61,8 @@ class Meter:
         # In this order a reader in between sees too few for an instant, and never the same tokens twice.
         self._counted = stats = self._engine.stats
         self._emitted_before += stats.emitted
+        self.summary.prefill_tokens += stats.prefill_tokens
+        self.summary.preemptions += stats.preemptions
 
     @property
     def elapsed_s(self) -> float:

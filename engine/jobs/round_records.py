@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dspark.calibration import SIGNALS, make_traces
+from dspark.engine.observation import ObservedRound
 
 if TYPE_CHECKING:
     from dspark.calibration import Provenance, Traces
-    from dspark.engine.observation import ObservedRound
 
 _COUNTS = ("text_position", "drafted", "verified", "observed", "accepted")
 _SETTINGS = ("temperature", "top_k", "top_p")
@@ -79,6 +79,18 @@ def pack(rounds: np.ndarray) -> str:
 def unpack(text: str, gamma: int) -> np.ndarray:
     """The reverse."""
     return np.frombuffer(base64.b64decode(text), dtype=record_type(gamma))
+
+
+def observed_rounds(request: int, rounds: np.ndarray) -> Iterator[ObservedRound]:
+    """Rounds [N] of one request as an observer was told them, or would have been with no other request in the batch."""
+    for i in range(len(rounds)):
+        one = rounds[i : i + 1]
+        yield ObservedRound(
+            request=np.array([request], dtype=np.int64),
+            **{name: one[name] for name in (*_COUNTS, *_SETTINGS)},
+            confidence_logits=one["confidence_logits"],
+            signals={name: one[name] for name in SIGNALS if not np.isnan(one[name]).all()},
+        )
 
 
 def traces_of(requests: Iterable[RequestRounds], *, gamma: int, policy: str, provenance: Provenance) -> Traces:

@@ -28,7 +28,10 @@ _SHAREGPT_ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: what it asks (exactly one of `prompt`, `token_ids`, `messages`), or why it cannot be asked (`error`)."""
+    """One row: what it asks (exactly one of `prompt`, `token_ids`, `messages`), or why it cannot be asked (`error`).
+
+    `model` is what a batch line calls the model; whatever it says, the target answers.
+    """
 
     index: int
     line: int
@@ -39,6 +42,7 @@ class Row:
     messages: list[Message] | None = None
     later_turns: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
     error: str | None = None
 
 
@@ -81,6 +85,7 @@ def parse_row(line: Line, *, all_turns: bool) -> Row:
         messages=question.messages,
         later_turns=question.later_turns,
         settings=settings,
+        model=_model(fields),
     )
 
 
@@ -106,6 +111,12 @@ def _custom_id(fields: Mapping[str, Any]) -> str | None:
     if custom_id is not None and not isinstance(custom_id, str):
         raise RequestError(f"`custom_id` must be a string, not {json_type(custom_id)}", "Put it in quotes.")
     return custom_id
+
+
+def _model(fields: Mapping[str, Any]) -> str | None:
+    body = fields.get("body")
+    model = body.get("model") if isinstance(body, dict) else None
+    return model if isinstance(model, str) else None
 
 
 def _read(fields: Mapping[str, Any], *, all_turns: bool) -> tuple[_Question, dict[str, Any]]:

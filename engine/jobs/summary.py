@@ -91,6 +91,8 @@ class DecodeSummary:
     this_run: Totals = field(default_factory=Totals)
     decode_s: float = 0.0
     engine_rounds: RoundTotals = field(default_factory=RoundTotals)
+    prefill_tokens: int = 0  # of this run
+    preemptions: int = 0
     first_errors: list[tuple[int, str]] = field(default_factory=list)  # (row index, error), in input order
     row_tokens: array[float] = field(default_factory=lambda: array("d"))
     row_acceptance_length: array[float] = field(default_factory=lambda: array("d"))
@@ -139,6 +141,8 @@ class DecodeSummary:
                 "tokens_per_s": self.tokens_per_s,
                 "policy": self.policy,
                 "engine_rounds": self.engine_rounds.to_dict(),
+                "prefill_tokens": self.prefill_tokens,
+                "preemptions": self.preemptions,
             },
         }
 

@@ -1,10 +1,11 @@
-"""Names of the built-in models, and which drafter goes with a target when none is named. Imports nothing."""
+"""Names that are no folder, and which drafter goes with a target when none is named. Imports nothing."""
 
 from __future__ import annotations
 
 DEFAULT_TARGET = "smollm2-135m"
 DEFAULT_DRAFTER = "smollm2-135m-dspark"
 NO_DRAFTER = "none"
+NGRAM_DRAFTER = "ngram"  # looks drafts up in the text, and has no weights
 
 
 def drafter_for(target: str, drafter: str | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.models.aliases import NGRAM_DRAFTER
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.drafter_formats import LOOKED_FOR, PICK_ANOTHER, DraftFormat, recognise
@@ -26,6 +27,7 @@ from dspark.engine.models.tensor_files import (
     wrong_shape,
 )
 from dspark.engine.models.tensor_shapes import drafter_tensors, target_tensors
+from dspark.engine.ngram.drafter import NgramDrafter
 
 TARGET, DRAFTER, UNKNOWN = "target", "drafter", "unknown"
 _FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
@@ -43,6 +45,7 @@ class Inspection:
     licence: str | None
     model: ModelConfig | None = None  # a target's layers, or a drafter's
     drafter: DrafterConfig | None = None
+    ngram: NgramDrafter | None = None  # in place of a checkpoint
     made_for: str | None = None  # the target that a drafter names
     headers: dict[str, TensorHeader] = field(default_factory=dict)
     refusals: list[CheckpointError] = field(default_factory=list)
@@ -90,6 +93,20 @@ def inspect_checkpoint(files: CheckpointFiles, *, target: CheckpointFiles | None
         refusals.check(lambda: ModelConfig.check_generation(files.folder))
     if found.model is not None and readable:
         refusals.extend(_tensor_refusals(found, found.model))
+    if target is not None:
+        _compare(found, target, refusals)
+    found.refusals = refusals.reasons
+    return found
+
+
+def inspect_ngram(drafter: NgramDrafter, *, target: CheckpointFiles | None = None) -> Inspection:
+    """The drafter that is no checkpoint, and what speaks against using it with `target`.
+
+    Raises:
+        CheckpointError: the target has no config.json that can be read at all.
+    """
+    refusals = Refusals()
+    found = Inspection(NGRAM_DRAFTER, DRAFTER, None, "its name", None, ngram=drafter)
     if target is not None:
         _compare(found, target, refusals)
     found.refusals = refusals.reasons

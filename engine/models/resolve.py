@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dspark.engine.errors import CheckpointError, UnknownModelError
-from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NO_DRAFTER
+from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NGRAM_DRAFTER, NO_DRAFTER
 from dspark.engine.models.builtin import builtin_target
 from dspark.engine.models.builtin_convert import Progress
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.wording import first_line, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -32,10 +33,12 @@ def resolve_target(spec: str, *, progress: Progress | None = None) -> Path:
     return _resolve(spec, "target", progress)
 
 
-def resolve_drafter(spec: str, *, progress: Progress | None = None) -> Path | None:
-    """The same for a drafter; `none` is no drafter."""
+def resolve_drafter(spec: str, *, progress: Progress | None = None) -> Path | NgramDrafter | None:
+    """The same for a drafter; `none` is no drafter, and `ngram` one without a folder."""
     if spec == NO_DRAFTER:
         return None
+    if spec == NGRAM_DRAFTER:
+        return NgramDrafter()
     if spec == DEFAULT_DRAFTER:
         return builtin_drafter()
     return _resolve(spec, "drafter", progress)
@@ -92,7 +95,7 @@ def _choices(role: str) -> str:
             "Give the path of a Hugging Face model folder, a hub id like `org/name`, "
             f"`{DEFAULT_TARGET}` or `{DEFAULT_DRAFTER}`."
         )
-    alias = DEFAULT_TARGET if role == "target" else f"{DEFAULT_DRAFTER}` or `{NO_DRAFTER}"
+    alias = DEFAULT_TARGET if role == "target" else f"{DEFAULT_DRAFTER}`, `{NGRAM_DRAFTER}` or `{NO_DRAFTER}"
     return f"Give --{role} the path of a Hugging Face model folder, a hub id like `org/name`, or `{alias}`."
 
 

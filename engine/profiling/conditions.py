@@ -25,10 +25,12 @@ def engine_conditions(
     """Conditions of `engine`; the names are for the reader, by default those of its configuration."""
     fingerprint = engine.fingerprint()
     drafter = None
-    if engine.drafter is not None:
+    if engine.gamma:
         config = getattr(engine.drafter, "config", None)
-        shape: dict[str, Any] = {"block_size": engine.drafter.block_size}
-        if config is not None:
+        shape: dict[str, Any] = {"block_size": engine.gamma}
+        if engine.ngram is not None:
+            shape["longest_match"] = engine.ngram.longest_match
+        elif config is not None:
             shape |= _shape(config.backbone) | {
                 "feature_layers": len(config.target_layer_ids),
                 "markov_rank": config.markov_rank,

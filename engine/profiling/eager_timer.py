@@ -40,11 +40,11 @@ class EagerTimer:
         vocab_size = engine.target.config.vocab_size
         self._logits = self._requests.noise(max_batch_tokens, vocab_size)
         self._draft = None
-        if engine.drafter is not None:
+        if self._steps:
             shape, generator = (engine.concurrency, self._steps), self._requests.generator
             self._draft = DraftOutput(
                 tokens=torch.randint(vocab_size, shape, generator=generator, device=self._device),
-                logits=self._requests.noise(*shape, vocab_size),
+                logits=None if engine.drafter is None else self._requests.noise(*shape, vocab_size),
                 confidence_logits=torch.zeros(shape, device=self._device),
             )
 
@@ -68,8 +68,7 @@ class EagerTimer:
         """A whole block of every request."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
         self._runner.place(rows)
-        order = RoundOrder(self._steps, np.zeros(num_requests, dtype=np.int64))
-        block = timed(lambda: self._runner.draft(rows, order), self._device)
+        block = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, self._steps)), self._device)
         return Sample(_bucket(num_requests, self.request_buckets), block.wall_s, block.device_s)
 
     @torch.inference_mode()
@@ -87,10 +86,10 @@ class EagerTimer:
         if draft is None or int(order.lengths.max()) == 0:
             self._runner.verify(rows, order, None).wait()
             return
-        assert draft.logits is not None
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
-        block = DraftOutput(draft.tokens[:n], draft.logits[:n], draft.confidence_logits[:n])
+        logits = None if draft.logits is None else draft.logits[:n]
+        block = DraftOutput(draft.tokens[:n], logits, draft.confidence_logits[:n])
         self._runner.verify(rows, order, block).wait()
 
 

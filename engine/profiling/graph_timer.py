@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
@@ -45,7 +44,8 @@ class GraphTimer:
         memory.logits.normal_(std=3, generator=self._requests.generator)
         if self._steps:
             assert memory.drafts is not None
-            memory.draft_logits.normal_(std=3, generator=self._requests.generator)
+            if memory.draft_logits is not None:
+                memory.draft_logits.normal_(std=3, generator=self._requests.generator)
             memory.drafts.random_(0, memory.sizes.vocab_size, generator=self._requests.generator)
 
     def longest_context(self, num_requests: int) -> int:
@@ -62,16 +62,18 @@ class GraphTimer:
 
     @torch.inference_mode()
     def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
-        """The replay of a block's graph, and the round's way to the device."""
+        """The replay of a block's graph, and the round's way to the device; or the host's way to a block."""
         rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
         self._runner.place(rows)
         # The first one brings new block tables along, as hardly a round of a decode does.
-        order = RoundOrder(self._steps, np.zeros(num_requests, dtype=np.int64))
         for _ in range(2):
             self._runner.begin_round(timed=False)
-            whole = timed(lambda: self._runner.draft(rows, order), self._device)
+            whole = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, self._steps)), self._device)
         block = self._watched.block
-        assert block is not None, "drafting replays a block"
+        if block is None:
+            # The device waits for the host, so that the host's time is its own.
+            bucket = next(size for size in self.request_buckets if size >= num_requests)
+            return Sample(bucket, whole.wall_s, None if whole.device_s is None else whole.wall_s)
         return Sample(self._watched.draft_bucket, whole.wall_s, block.device_s)
 
     @torch.inference_mode()

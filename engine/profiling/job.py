@@ -73,7 +73,7 @@ def profile_engine(
         timer,
         concurrency=engine.concurrency,
         tokens_per_request=1 + engine.gamma,
-        block_size=engine.graph_sizes.block_width,
+        block_width=_block_width(engine),
         contexts=settings.context_tokens,
     )
     plan = planner.plan(rng)
@@ -200,7 +200,7 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
 
 
 def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
-    context, per_request, block_size = plan.context_tokens[0], 1 + engine.gamma, engine.graph_sizes.block_width
+    context, per_request, block_width = plan.context_tokens[0], 1 + engine.gamma, _block_width(engine)
     bound = math.inf if short_context is None else short_context
     longest = context + per_request
 
@@ -220,7 +220,7 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
         return -(-num_tokens // per_request) * context + num_tokens
 
     def visible_to_blocks(num_requests: int) -> int:
-        return num_requests * (context + block_size)
+        return num_requests * (context + block_width)
 
     def full_blocks(num_requests: int) -> int:
         return num_requests * per_request
@@ -229,15 +229,20 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
     return StepCurve(
         target=forward(TARGET, "tokens", visible),
         target_long=forward(TARGET, "tokens", visible, long=True) if has_long else None,
-        draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_size and has_long else None,
+        draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_width and has_long else None,
         long_context_tokens=short_context,
-        draft=forward(DRAFT, "requests", visible_to_blocks) if block_size else None,
+        draft=forward(DRAFT, "requests", visible_to_blocks) if block_width else None,
         verify_greedy=verification(VERIFY_GREEDY),
         verify_sampled=verification(VERIFY_SAMPLED),
         tokens_per_request=per_request,
-        block_size=block_size,
+        block_width=block_width,
         reference_context_tokens=context,
     )
+
+
+def _block_width(engine: Engine) -> int:
+    """Slots of a draft block; one that is looked up has those of its tokens, though no cache rows."""
+    return engine.graph_sizes.block_width or engine.gamma
 
 
 def _of(measurements: Sequence[Measurement], kind: str) -> list[Measurement]:

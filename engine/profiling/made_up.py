@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.ngram.lookup import Lookup
+from dspark.engine.orders import RoundOrder
 from dspark.engine.slots import SlotTable
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class MadeUpRequests:
         self.slots.emitted[:] = 1
         self.slots.limit[:] = self.slots.prompt_len[:] = 2 * engine.max_context
         self.slots.ignore_eos[:] = True
+        self._lookup = None if engine.ngram is None else Lookup(self.slots, engine.ngram)
         self.generator = torch.Generator(device=engine.device).manual_seed(seed)
         for cache in (engine.target_cache, engine.draft_cache):
             if cache is not None:
@@ -57,6 +60,11 @@ class MadeUpRequests:
         self.slots.context_len[rows] = context_tokens
         self.slots.temperature[rows] = 1.0 if sampled else 0.0
         return rows
+
+    def draft_order(self, rows: np.ndarray, steps: int) -> RoundOrder:
+        """A round that drafts for slots `rows` [R] and verifies nothing; what the host drafts, it does here."""
+        proposals = None if self._lookup is None else self._lookup.propose(rows, steps)
+        return RoundOrder(steps, np.zeros(len(rows), dtype=np.int64), proposals=proposals)
 
     def noise(self, *shape: int) -> torch.Tensor:
         """Logits that are neither flat nor certain."""

@@ -57,7 +57,7 @@ class Planner:
     Args:
         concurrency: requests at once.
         tokens_per_request: most packed tokens of one request, 1 + draft length.
-        block_size: slots of a draft block, 0 without a drafter.
+        block_width: slots of a draft block, 0 without a drafter.
         contexts: context lengths asked for, the reference first.
     """
 
@@ -67,13 +67,13 @@ class Planner:
         *,
         concurrency: int,
         tokens_per_request: int,
-        block_size: int,
+        block_width: int,
         contexts: Sequence[int],
     ) -> None:
         self._timer = timer
         self._concurrency = concurrency
         self._per_request = tokens_per_request
-        self._block_size = block_size
+        self._block_width = block_width
         longest = timer.longest_context(1)
         self._contexts = tuple(dict.fromkeys(min(context, longest) for context in contexts))
         self._short = timer.short_context
@@ -130,11 +130,11 @@ class Planner:
         return Point(TARGET, bucket, tokens, requests, context, requests * context + tokens, held_out)
 
     def _draft_points(self, num_requests: int) -> Iterator[Point]:
-        if self._block_size:
-            contexts = self._two_kinds(num_requests, self._block_size)
+        if self._block_width:
+            contexts = self._two_kinds(num_requests, self._block_width)
             for context in _ends(contexts) if self._short is None else contexts:
-                kv_tokens = num_requests * (context + self._block_size)
-                tokens = num_requests * self._block_size
+                kv_tokens = num_requests * (context + self._block_width)
+                tokens = num_requests * self._block_width
                 yield Point(DRAFT, num_requests, tokens, num_requests, context, kv_tokens)
 
     def _verification_points(self, num_requests: int) -> Iterator[Point]:

@@ -55,7 +55,7 @@ class Run:
             return self.traces.gamma
         if self.calibration is not None:
             return self.calibration.gamma
-        return None if self.profile is None else self.profile.curve.tokens_per_request - 1
+        return None if self.profile is None else self.profile.curve.gamma
 
     def command_for(self, artefact: str) -> str:
         """What to run to get `artefact` into this folder."""
@@ -126,7 +126,7 @@ def _profiled_pair(profile: Profile) -> Pair:
         source=PROFILE,
         target=(target.name, target.fingerprint),
         drafter=(None if shaped else drafter.name, drafter.fingerprint) if drafter is not None else ("none", None),
-        gamma=profile.curve.tokens_per_request - 1,
+        gamma=profile.curve.gamma,
         acceptance=None,
     )
 

@@ -51,6 +51,8 @@ class RoundPlanner:
     Args:
         gamma: tokens of a whole block, G.
         causal: walk the block that is verified and stop at the first drop; else take the argmax over an older one.
+        certain: drafts and their confidence are functions of the text, so that the argmax may read the block that is
+            verified.
         step_options: numbers of Markov steps that a block may be drafted with, ascending, the last is G; None: G alone.
         drafting_is_optional: False: every round drafts a whole block.
     """
@@ -61,11 +63,12 @@ class RoundPlanner:
         *,
         gamma: int,
         causal: bool = False,
+        certain: bool = False,
         step_options: tuple[int, ...] | None = None,
         drafting_is_optional: bool = True,
     ) -> None:
         self.clock = clock
-        self._causal = causal
+        self._reads_own_block = causal or certain
         self._search = first_drop_budget if causal else best_budget
         self._options = (gamma,) if step_options is None else step_options
         assert self._options[-1] == gamma and self._options[0] > 0 and list(self._options) == sorted(self._options)
@@ -96,7 +99,7 @@ class RoundPlanner:
 
         Args:
             hazards: [R, G], older than the block to be verified (see `SurvivalHistory.before`), drafted or not; with
-                `causal` [R, k] of that block itself.
+                `causal` or `certain` [R, k] of that block itself.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
 
@@ -104,9 +107,9 @@ class RoundPlanner:
             ProfileError: more requests than the largest profiled batch has room for.
         """
         num_requests = load.num_requests
-        is_new = self._planned_steps[0 if self._causal else 1] > 0
+        is_new = self._planned_steps[0 if self._reads_own_block else 1] > 0
         seen = hazards if known is None else hazards[known]
-        if self._causal:
+        if self._reads_own_block:
             gain = gain_curve(hazards, caps)
         else:
             self._learn(seen, is_new=is_new)
@@ -118,7 +121,7 @@ class RoundPlanner:
         next_steps = self._next_steps(load)
         round_s = step_s + self.clock.draft_s(load, steps=next_steps)
         budget = self._search(gain, round_s, num_requests=num_requests)
-        if self._causal:
+        if self._reads_own_block:
             # Only now: whether the next block is drafted is in the objective, and must not depend on this block.
             self._learn(seen, is_new=is_new)
         self._planned_steps = (next_steps, self._planned_steps[0])

@@ -159,13 +159,13 @@ class RoundClock:
 
     def _draft_curve_s(self, load: RoundLoad, steps: int) -> float:
         if self._draft_curve[0] is not load:
-            seen = load.context_tokens + load.num_requests * self.curve.block_size
+            seen = load.context_tokens + load.num_requests * self.curve.block_width
             full_s = self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context)
             self._draft_curve = (load, float(full_s))
         if self._draft_step_s is None:
             return self._draft_curve[1]
         saved_s = float(self._draft_step_s[self._draft_bucket(load.num_requests)])
-        return self._draft_curve[1] - (self.curve.block_size - steps) * saved_s
+        return self._draft_curve[1] - (self.curve.block_width - steps) * saved_s
 
     def _draft_bucket(self, num_requests: int) -> int:
         assert self.curve.draft is not None

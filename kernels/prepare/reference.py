@@ -17,14 +17,14 @@ def prepare_batch(
     page_size: int,
     out: BatchInputs,
     allocated: Tensor | None = None,
-    block_size: int = 0,
+    block_width: int = 0,
     mask_token_id: int = 0,
 ) -> None:
     """host_round [1 + S, fields] int64, see `RoundField`; state [S, fields] int64, see `SlotField`; fills `out`.
 
-    tables [S, M] int64: pages of each slot. `block_size` 0, for the target: a request's queries are its anchor and the
+    tables [S, M] int64: pages of each slot. `block_width` 0, for the target: a request's queries are its anchor and the
     first of its drafts [>= R, G] int64, as many as LENGTH, its tokens left less one and, where given, `allocated`
-    [>= R] int64 allow. Else, for the drafter: its anchor and block_size - 1 times the mask token. `out` may have room
+    [>= R] int64 allow. Else, for the drafter: its anchor and block_width - 1 times the mask token. `out` may have room
     for more requests and tokens than there are: those are padding.
     """
     num_tokens, capacity = out.token_ids.shape[0], out.kv_lens.shape[0]
@@ -36,7 +36,7 @@ def prepare_batch(
     if allocated is not None:
         lengths = torch.minimum(lengths, allocated[:real])
     lengths = torch.where(finished == 0, lengths, -1)
-    counts = torch.full_like(lengths, block_size) if block_size else lengths + 1
+    counts = torch.full_like(lengths, block_width) if block_width else lengths + 1
     total = int(counts.sum())
     assert real <= capacity and total <= num_tokens
 
@@ -74,7 +74,7 @@ def prepare_batch(
     out.positions[:total] = positions
     out.cache_rows[:total] = tables[slots[request], positions // page_size] * page_size + positions % page_size
     behind = torch.full_like(query, mask_token_id)
-    if not block_size and drafts is not None:
+    if not block_width and drafts is not None:
         behind = drafts[request, (query - 1).clamp(min=0)]
     out.token_ids[:total] = torch.where(query == 0, anchors[request], behind)
 

@@ -137,20 +137,20 @@ def prepare_batch(
     page_size: int,
     out: BatchInputs,
     allocated: Tensor | None = None,
-    block_size: int = 0,
+    block_width: int = 0,
     mask_token_id: int = 0,
 ) -> None:
     """host_round [1 + S, fields] int64, see `RoundField`; state [S, fields] int64, see `SlotField`; fills `out`.
 
-    tables [S, M] int64: pages of each slot. `block_size` 0, for the target: a request's queries are its anchor and the
+    tables [S, M] int64: pages of each slot. `block_width` 0, for the target: a request's queries are its anchor and the
     first of its drafts [>= R, G] int64, as many as LENGTH, its tokens left less one and, where given, `allocated`
-    [>= R] int64 allow. Else, for the drafter: its anchor and block_size - 1 times the mask token. `out` may have room
+    [>= R] int64 allow. Else, for the drafter: its anchor and block_width - 1 times the mask token. `out` may have room
     for more requests and tokens than there are: those are padding.
     """
     num_requests = out.kv_lens.shape[0]
     assert host_round.is_contiguous() and state.is_contiguous()
     assert tables.stride(1) == out.block_tables.stride(1) == 1
-    if block_size:
+    if block_width:
         drafts = None
     assert drafts is None or drafts.stride(1) == 1
     _prepare_kernel[(num_requests + 1,)](
@@ -181,7 +181,7 @@ def prepare_batch(
         out.block_tables.stride(0),
         0 if drafts is None else drafts.stride(0),
         PAGE=page_size,
-        DRAFT_BLOCK=block_size,
+        DRAFT_BLOCK=block_width,
         # From the capacity, not from the batch: one compiled kernel serves every bucket.
         BLOCK_ROWS=triton.next_power_of_2(host_round.shape[0]),
         BLOCK=128,

@@ -18,6 +18,7 @@ from dspark.calibration import (
     calibrate,
     calibration_to_dict,
     check_calibration,
+    check_sampling,
     load_calibration,
     make_traces,
     save_calibration,
@@ -148,8 +149,8 @@ def test_missing_file_and_folder(made: Calibration, tmp_path: Path) -> None:
 
 
 def test_what_belongs_is_accepted(made: Calibration) -> None:
-    same = [SamplingSettings(1.0, 0, 0.9)]
-    assert check_calibration(made, WHO, gamma=2, sampling=same) == []
+    assert check_calibration(made, WHO, gamma=2) == []
+    assert check_sampling(made, SamplingSettings(1.0, 0, 0.9)) == []
     # A folder may move: the fingerprint decides.
     assert check_calibration(made, replace(WHO, target="elsewhere", drafter="there"), gamma=2) == []
 
@@ -171,13 +172,15 @@ def test_what_does_not_belong_is_refused(made: Calibration, present: Provenance,
 
 
 def test_other_sampling_and_unrecorded_models_warn(made: Calibration) -> None:
-    (warning,) = check_calibration(made, WHO, gamma=2, sampling=[SamplingSettings(0.0, 0, 1.0)])
+    greedy = SamplingSettings(0.0, 0, 1.0)
+    (warning,) = check_sampling(made, greedy)
     assert "temperature 0.0" in warning and "temperature 1.0" in warning
     unrecorded = replace(made, provenance=Provenance(), sampling=())
-    warnings = check_calibration(unrecorded, WHO, gamma=2, sampling=[SamplingSettings(0.0, 0, 1.0)])
-    assert len(warnings) == 4
+    assert len(check_calibration(unrecorded, WHO, gamma=2)) == 3
+    (warning,) = check_sampling(unrecorded, greedy)
+    assert "made with settings that were not recorded" in warning
 
 
 def test_greedy_is_greedy_under_every_truncation(made: Calibration) -> None:
     greedy = replace(made, sampling=(SamplingSettings(0.0, 0, 1.0),))
-    assert check_calibration(greedy, WHO, gamma=2, sampling=[SamplingSettings(0.0, 40, 0.5)]) == []
+    assert check_sampling(greedy, SamplingSettings(0.0, 40, 0.5)) == []

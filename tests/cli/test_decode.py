@@ -366,6 +366,7 @@ def test_a_fetched_drafter_shows_its_progress(workplace, capsys, monkeypatch):
 
     def resolve(spec, *, progress):
         progress(f"Fetching {spec}", 1, 2)
+        return None if spec == "none" else dspark.engine.models.resolve.builtin_drafter()
 
     monkeypatch.setattr(dspark.engine.models.resolve, "resolve_drafter", resolve)
     assert main(["decode", "-i", "in.jsonl", "--drafter", "org/name"]) == 0

@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from fixture_engine import FIXTURES, reference
 
+from dspark.calibration import Provenance, calibrate, make_traces, save_calibration
 from dspark.cli.main import main
 
 PAIR = [
@@ -146,3 +148,22 @@ def test_a_table_of_rounds_has_a_place_of_its_own(workplace, capsys):
     assert "--rounds is a.csv, which is for the metrics" in capsys.readouterr().err
     assert main([*DECODE, "--rounds", "a.csv", "--traces", "a.csv"]) == 2
     assert "--traces and --rounds are both a.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("temperature", "warns"), [(0.0, False), (0.7, True)], ids=["as calibrated", "otherwise"])
+def test_sampling_that_the_calibration_was_not_made_for_is_told(workplace, capsys, temperature, warns):
+    traces = make_traces(
+        request=np.arange(640) // 8,
+        accepted=np.arange(640) % 8,
+        confidence_logits=np.ones((640, 7)),
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        provenance=Provenance(PAIR[1], PAIR[3], "rejection", None, None),
+    )
+    save_calibration(calibrate(traces), Path("dspark-out/calibration.json"))
+    assert main([*DECODE, "--temperature", str(temperature)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "corrects confidence by dspark-out/calibration.json" in said
+    warning = "Sampling with temperature 0.7, top-k 0, top-p 1.0, but the calibration was made with temperature 0.0"
+    assert (warning in said) == warns

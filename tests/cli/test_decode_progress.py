@@ -25,7 +25,7 @@ class Engine:
         emitted = 0
 
     def generate(self, requests):
-        self.stats = type("Stats", (), {"emitted": 1234})
+        self.stats = type("Stats", (), {"emitted": 1234, "prefill_tokens": 0, "preemptions": 0})
         yield from requests
 
 

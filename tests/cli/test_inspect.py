@@ -67,6 +67,21 @@ def test_a_zlab_drafter(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in " ".join(said.split())
 
 
+def test_the_drafter_without_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, said = run(capsys, "ngram", "--target", VANILLA / "target")
+    assert (code, document["kind"], document["usable"]) == (0, "drafter", True)
+    assert document["draft"] == {"block_size": 7, "longest_match": 8}
+    assert (document["shape"], document["needs"], document["tensors"]["count"]) == (None, None, 0)
+    assert "no weights" in said and "usable with" in said
+
+
+def test_the_drafter_without_a_checkpoint_needs_a_target(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document, said = run(capsys, "ngram", "--target", ZLAB / "draft")
+    [refusal] = document["refusals"]
+    assert code == 1 and "is no target but: drafter" in refusal["reason"]
+    assert "refused, for this reason" in said
+
+
 def test_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     code, document, said = run(capsys, VANILLA / "target")
     assert (code, document["kind"], document["draft"], document["needs"]) == (0, "target", None, None)

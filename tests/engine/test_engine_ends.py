@@ -92,7 +92,7 @@ def test_stop_token(policy: str, place: int, depth: int) -> None:
         assert completion.finish_reason == ("stop" if ends else "length")
         assert completion.text is None
     # A finished request has no tokens in the batches behind it, though the host does not know yet.
-    assert engine.stats.wasted_rows == 0
+    assert engine.stats.wasted_tokens == 0
 
 
 @DEPTHS
@@ -139,7 +139,7 @@ def test_stop_string(policy: str, place: int, width: int, depth: int) -> None:
         assert completion.text == text[: text.index(stop)]
         assert completion.finish_reason == "stop"
     # The device knows nothing of stop strings: rounds in flight have worked in vain.
-    assert (engine.stats.wasted_rows > 0) == (depth > 0)
+    assert (engine.stats.wasted_tokens > 0) == (depth > 0)
 
 
 # Requests that cannot run

@@ -13,6 +13,7 @@ from graph_engine import graph_device, make_pair_engine
 from safetensors.torch import load_file
 from sampling_oracle import target_probs
 
+from dspark.calibration import SIGNALS
 from dspark.engine import Request, SamplingParams
 from dspark.engine.observation import ObservedRound
 from dspark.engine.proposals import DraftOutput
@@ -150,19 +151,24 @@ def test_the_oracle_is_the_mean_acceptance() -> None:
     assert abs(passed.sum() - share.sum()) < 4 * deviation
 
 
-def test_graph_replays_tell_the_same_rounds(graph_device: str) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+def test_graph_replays_tell_the_same_rounds(graph_device: str, temperature: float) -> None:
     """`fixed` reads no confidence, so that a replay leaves it on the device until somebody asks."""
     told = []
     for graphs in (True, False):
         engine = make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=4)
-        rounds, completions = observe(engine, requests())
+        rounds, completions = observe(engine, requests(temperature=temperature))
         told.append((rounds, completions))
     (replayed, texts), (eager, same_texts) = told
     assert texts == same_texts
     assert len(replayed) == len(eager)
+    seen = set()
     for one, other in zip(replayed, eager, strict=True):
         for name in ("request", "text_position", "drafted", "verified", "observed", "accepted"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         np.testing.assert_allclose(one.confidence_logits, other.confidence_logits, rtol=0, atol=1e-4)
-        # The logits that the other signals are read off do not outlive a replay.
-        assert not one.signals
+        for name, values in one.signals.items():
+            np.testing.assert_allclose(values, other.signals[name], rtol=0, atol=1e-4)
+        seen |= set(one.signals)
+    # A graph of greedy blocks keeps no logits to read the drafter's own signals off.
+    assert seen == ({"oracle_acceptance"} if temperature == 0 else set(SIGNALS))

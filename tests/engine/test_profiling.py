@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 
@@ -11,8 +12,10 @@ import torch
 from fixture_engine import FIXTURES, make_engine
 from graph_engine import graph_device, make_pair_engine
 
+from dspark.calibration import Provenance, calibrate, make_traces
 from dspark.engine import Engine, EngineConfig
 from dspark.engine.errors import EngineError, UsageError
+from dspark.engine.jobs.export import Source, export_for
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.profiling.eager_timer import EagerTimer
 from dspark.engine.profiling.job import profile_engine
@@ -89,6 +92,25 @@ def measured(engine):
     return profile_engine(engine, settings, watcher), watcher
 
 
+def test_a_block_with_a_slot_that_drafts_nothing_is_exported_with_the_calibration_of_its_drafts():
+    """The z-lab format: 7 drafted tokens in a block of 8 slots."""
+    engine = make_engine("zlab_dflash", concurrency=2)
+    settings = ProfileSettings(context_tokens=(16,), repeats=2, target_name="tiny", drafter_name="tiny-drafter")
+    profile = profile_engine(engine, settings, Watcher())
+    assert (profile.curve.gamma, profile.curve.block_width) == (7, 8)
+    accepted = np.arange(640) % 8
+    calibration = calibrate(
+        make_traces(
+            request=np.arange(640) // 8,
+            accepted=accepted,
+            confidence_logits=np.ones((640, 7)),
+            provenance=Provenance("tiny", "tiny-drafter", "rejection", None, None),
+        )
+    )
+    made = export_for("vllm", Source(profile=profile, calibration=calibration, scope="round"))
+    assert json.loads(made.files["vllm.speculative.json"])["num_speculative_tokens"] == 7
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 7, 16, 63, 128, 2048])
 def test_ladder_rises_to_its_limit(limit):
     ladder = token_ladder(limit)
@@ -99,7 +121,7 @@ def test_ladder_rises_to_its_limit(limit):
 
 
 def plan(timer, contexts=(256, 1024), concurrency=4):
-    planner = Planner(timer, concurrency=concurrency, tokens_per_request=8, block_size=7, contexts=contexts)
+    planner = Planner(timer, concurrency=concurrency, tokens_per_request=8, block_width=7, contexts=contexts)
     return planner.plan(np.random.default_rng(0))
 
 

@@ -75,10 +75,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("block_size", [0, 7], ids=["target", "draft"])
+@pytest.mark.parametrize("block_width", [0, 7], ids=["target", "draft"])
 @pytest.mark.parametrize("room", [0, 5], ids=["exact", "padded"])
 @pytest.mark.parametrize("allocates", [False, True], ids=["as asked", "allocated"])
-def test_kernel(device: torch.device, case: str, block_size: int, room: int, allocates: bool) -> None:
+def test_kernel(device: torch.device, case: str, block_width: int, room: int, allocates: bool) -> None:
     from dspark.kernels.prepare.triton import prepare_batch
 
     slots, starts, lengths, finished = (np.array(column, dtype=np.int64) for column in CASES[case])
@@ -87,10 +87,10 @@ def test_kernel(device: torch.device, case: str, block_size: int, room: int, all
     allocated = torch.arange(SLOTS) % 3 if allocates else None
     tables = torch.from_numpy(pool_of(1).tables.astype(np.int64))
     drafts = torch.randint(100, 200, (SLOTS, STEPS + 2))[:, 2:]
-    total = block_size * len(slots) if block_size else int((lengths + 1).sum())
+    total = block_width * len(slots) if block_width else int((lengths + 1).sum())
     requests, tokens = min(SLOTS, max(1, len(slots) + room)), total + 140 * room
     expected = poisoned(requests, tokens, torch.device("cpu"))
-    options = {"page_size": PAGE, "block_size": block_size, "mask_token_id": 77}
+    options = {"page_size": PAGE, "block_width": block_width, "mask_token_id": 77}
     reference(rows, state, tables, drafts, out=expected, allocated=allocated, **options)
     actual = poisoned(requests, tokens, device)
     wide = torch.zeros(SLOTS, STEPS + 2, dtype=torch.int64, device=device)

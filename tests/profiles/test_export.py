@@ -106,7 +106,7 @@ def test_a_round_without_a_drafter_has_no_draft_time(curve: StepCurve) -> None:
         verify_greedy=curve.verify_greedy,
         verify_sampled=curve.verify_sampled,
         tokens_per_request=1,
-        block_size=0,
+        block_width=0,
         reference_context_tokens=curve.reference_context_tokens,
     )
     table = sglang_step_table(plain)

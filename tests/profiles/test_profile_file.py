@@ -38,7 +38,7 @@ def test_round_trip(profile, tmp_path):
 
 def test_a_profile_without_a_drafter(profile, tmp_path):
     document = profile_to_dict(profile)
-    document["curve"] |= {"draft": None, "block_size": 0, "tokens_per_request": 1}
+    document["curve"] |= {"draft": None, "block_width": 0, "tokens_per_request": 1}
     document["conditions"]["drafter"] = None
     curve = profile_from_dict(document).curve
     assert curve.draft_time_s([1, 5]).tolist() == [0, 0]
@@ -138,4 +138,4 @@ def test_comparison(profile, another_profile):
     other = compare_profiles(profile, another_profile(slower=2.0, seed=1, dtype="bfloat16"))
     assert all(change.ratio == pytest.approx(2, rel=0.1) and change.beyond_spread for change in other.changes)
     assert other.differences == ("dtype: float32 / bfloat16",)
-    assert profile.curve.block_size == GAMMA
+    assert profile.curve.block_width == GAMMA

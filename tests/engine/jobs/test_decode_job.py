@@ -67,6 +67,7 @@ def test_metrics_are_strict_json_and_add_up(tmp_path):
     assert metrics["spec"]["mean_acceptance_length"] == 1.0
     assert metrics["spec"]["observed"] == metrics["spec"]["rounds"]
     assert metrics["run"]["engine"] == FakeEngine().fingerprint()
+    assert metrics["this_run"]["prefill_tokens"] == sum(row["usage"]["prompt_tokens"] for row in rows)
     assert metrics["this_run"]["tokens_per_s"] == summary.tokens_per_s > 0
 
 

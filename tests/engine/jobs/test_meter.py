@@ -48,6 +48,8 @@ def test_it_never_falls_and_ends_at_the_tokens_of_the_run(tmp_path):
 @dataclass
 class Stats:
     emitted: int = 0
+    prefill_tokens: int = 0
+    preemptions: int = 0
 
 
 class Steps:
@@ -75,3 +77,15 @@ def test_a_row_that_runs_is_seen_before_it_is_done():
     assert list(run) == [2]
     assert meter.tokens == 9
     assert meter.tokens_per_s == 9 / 4.0
+
+
+def test_what_several_calls_prefilled_and_preempted_adds_up():
+    engine, summary = Steps(), DecodeSummary(1)
+    meter = Meter(engine, summary)
+    for prefill_tokens, preemptions in ((70, 0), (30, 2)):
+        run = meter.generate([1])
+        next(run)
+        engine.stats.prefill_tokens, engine.stats.preemptions = prefill_tokens, preemptions
+        assert list(run) == []
+    this_run = summary.to_dict()["this_run"]
+    assert (this_run["prefill_tokens"], this_run["preemptions"]) == (100, 2)

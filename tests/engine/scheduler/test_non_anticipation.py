@@ -80,7 +80,7 @@ def curve(times: np.ndarray) -> StepCurve:
         verify_greedy=small,
         verify_sampled=small,
         tokens_per_request=1 + GAMMA,
-        block_size=GAMMA,
+        block_width=GAMMA,
         reference_context_tokens=1,
     )
 

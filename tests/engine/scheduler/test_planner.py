@@ -30,7 +30,7 @@ def make_curve(*, draft_s: float = 0.05, step_s: np.ndarray | None = None) -> St
         verify_greedy=stairs(requests, np.full(len(requests), 1e-3)),
         verify_sampled=stairs(requests, np.full(len(requests), 2e-3)),
         tokens_per_request=1 + GAMMA,
-        block_size=GAMMA,
+        block_width=GAMMA,
         reference_context_tokens=1,
     )
 

@@ -31,7 +31,7 @@ def device_curve(*, draft: float = 1.0) -> StepCurve:
         verify_greedy=stairs(requests, 3e-5 + 8e-7 * requests),
         verify_sampled=stairs(requests, 9e-5 + 8e-7 * requests),
         tokens_per_request=1 + GAMMA,
-        block_size=GAMMA,
+        block_width=GAMMA,
         reference_context_tokens=256,
     )
 

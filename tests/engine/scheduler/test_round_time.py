@@ -64,7 +64,7 @@ def test_long_contexts_have_their_own_times() -> None:
         verify_greedy=stairs(1e-5),
         verify_sampled=stairs(1e-5),
         tokens_per_request=4,
-        block_size=3,
+        block_width=3,
         reference_context_tokens=16,
         target_long=stairs(0.03),
         draft_long=stairs(0.004),

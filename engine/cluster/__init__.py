@@ -1,0 +1,1 @@
+"""Decoding by several workers, each with an engine of its own, over Ray."""

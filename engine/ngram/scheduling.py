@@ -1,0 +1,64 @@
+"""Orders rounds whose blocks the host looks up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dspark.engine.ngram.lookup import Lookup
+from dspark.engine.orders import RoundOrder
+from dspark.engine.proposals import DraftOutput
+from dspark.engine.round_bounds import round_load, useful_steps
+from dspark.engine.scheduler.allocation import allocate
+from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
+from dspark.engine.scheduler.survival import hazards
+from dspark.engine.slots import SlotTable
+
+
+class LookupScheduler:
+    """Looks the next block up, and decides over it at once.
+
+    Nothing in a block is random given the text, so that the block's own survival may decide how much of it is verified:
+    there is nothing to anticipate, and no older block to rest on (DESIGN 4). `async` takes the best budget anywhere,
+    `causal` the first before a drop.
+    """
+
+    def __init__(
+        self,
+        slots: SlotTable,
+        policy: LengthPolicy | Planned,
+        lookup: Lookup,
+        *,
+        planner: RoundPlanner | None,
+        gamma: int,
+        temperatures: np.ndarray,
+    ) -> None:
+        self._slots = slots
+        self._policy = policy
+        self._lookup = lookup
+        self._planner = planner
+        self._next_steps = policy.steps(gamma) if planner is None else planner.first_steps
+        self._temperatures = temperatures  # [G]
+
+    def order(self, rows: np.ndarray) -> RoundOrder:
+        """The next round of slots `rows` [R], with its block."""
+        steps, caps = useful_steps(self._slots, rows, self._next_steps)
+        proposals = self._lookup.propose(rows, steps) if steps else None
+        confidence = np.zeros((len(rows), 0), dtype=np.float32)
+        if proposals is not None:
+            caps, confidence = np.minimum(caps, proposals.counts), proposals.confidence_logits
+        temperatures = self._temperatures[:steps]
+        if self._planner is None:
+            assert not isinstance(self._policy, Planned), "a planned policy has a planner"
+            view = ScheduleView(caps=caps, confidence_logits=confidence, temperatures=temperatures)
+            lengths = np.clip(self._policy.lengths(view), 0, caps) if steps else caps
+            return RoundOrder(steps, lengths, proposals=proposals)
+        found = hazards(confidence, temperatures)
+        plan = self._planner.plan(found, caps, round_load(self._slots, rows))
+        self._next_steps = plan.next_steps
+        lengths = allocate(found, caps, budget=plan.budget)
+        return RoundOrder(steps, lengths, plan=plan, proposals=proposals)
+
+    def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
+        """The same: it was known all along."""
+        return order
