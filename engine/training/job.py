@@ -97,8 +97,9 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
     _release(device)
     reporter.step("Reading the text")
     material = _material(job, path, target)
-    trainer, parameters = _trainer(job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer,
-                                   reporter=reporter)  # fmt: skip
+    trainer, parameters = _trainer(
+        job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer, reporter=reporter
+    )
     if job.resume:
         trainer.resume()
     reporter.step("Training")
@@ -134,8 +135,8 @@ def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Pat
         read = read_prompts(job.text.prompts, tokenizer, most_tokens=room // 2)
         prompts = read.token_ids
         if read.unused:
-            reporter.note(f"{read.unused} rows of {job.text.prompts} cannot be used: no prompt, or longer than "
-                          f"{room // 2} tokens.")  # fmt: skip
+            why = f"no prompt, or longer than {room // 2} tokens"
+            reporter.note(f"{read.unused} rows of {job.text.prompts} cannot be used: {why}.")
     turns = user_turns(tokenizer, eos_token_id=next(iter(engine.stop_ids), None))
 
     def source(done: frozenset[int]) -> TextSource:
