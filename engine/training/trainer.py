@@ -116,11 +116,11 @@ class Trainer:
                     self._read(clock, rate)
                     self._interrupted()
                 every = self._settings.evaluate_every_steps
-                if state.step % every == 0 if every else now - evaluated_s >= self._settings.evaluate_every:
+                if state.step % every == 0 if every else now - evaluated_s >= self._settings.evaluate_every_s:
                     self._read(clock, rate)
                     self._evaluate()
                     evaluated_s = clock.elapsed_s
-                if clock.elapsed_s - saved_s >= self._settings.save_every:
+                if clock.elapsed_s - saved_s >= self._settings.save_every_s:
                     self._read(clock, rate)
                     state.elapsed_s = clock.elapsed_s
                     self._save()
