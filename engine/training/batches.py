@@ -46,7 +46,6 @@ class HostBatch:
     temperatures: np.ndarray  # [P] float32, of the text
     chunks: tuple[Chunk, ...]
     num_rows: int
-    num_text_tokens: int  # tokens that are no filling
 
 
 class Batches:
@@ -185,7 +184,6 @@ class Batches:
             temperatures=temperature_of.reshape(-1)[label_positions],
             chunks=self._chunks(slots, target_positions, num_rows),
             num_rows=num_rows,
-            num_text_tokens=int((last_of > 0).sum()),
         )
 
     def _chunks(self, slots: np.ndarray, target_positions: np.ndarray, num_rows: int) -> tuple[Chunk, ...]:

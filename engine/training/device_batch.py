@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dspark.engine.batch import PackedBatch
 from dspark.engine.training.batches import Chunk, HostBatch
 from dspark.engine.training.settings import PAGE_TOKENS
+from dspark.engine.transfer import upload
 from dspark.kernels import AttentionLayout
 
 _MOST_GROUPED = 24
@@ -83,7 +84,6 @@ class Positions:
     weights: Tensor  # [P] fp32
     target_rows: Tensor  # [P] int64, index into target_positions
     target_positions: Tensor  # [M] int64, index into B*S
-    temperatures: Tensor  # [P] fp32
     chunks: tuple[Chunk, ...]
 
 
@@ -99,10 +99,7 @@ class DeviceBatch:
 def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_token_id: int) -> DeviceBatch:
     """Copy a batch without waiting for the device, if `host` was pinned."""
 
-    def move(array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
+    move = partial(upload, device=device)
     token_ids, text_positions = move(host.token_ids), move(host.text_positions)
     query_starts = move(host.query_starts)
     width = token_ids.shape[0] // host.num_rows
@@ -133,7 +130,6 @@ def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_to
         weights=move(host.weights),
         target_rows=move(host.target_rows),
         target_positions=move(host.target_positions),
-        temperatures=move(host.temperatures),
         chunks=host.chunks,
     )
     return DeviceBatch(text, blocks, positions)
