@@ -79,10 +79,10 @@ def calibration_from_dict(document: Any, *, source: str = "The calibration") -> 
         CalibrationError: it is no calibration of this version, or its temperatures are no positive numbers.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise CalibrationError(f"{source} is no calibration: it has no format `{FORMAT}`.", "Run `dspark calibrate`.")
+        raise CalibrationError(f"{source} is no calibration: it has no format `{FORMAT}`", "Run `dspark calibrate`.")
     if document.get("version") != VERSION:
         raise CalibrationError(
-            f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}.",
+            f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}",
             "Run `dspark calibrate` again.",
         )
     try:
@@ -101,7 +101,7 @@ def calibration_from_dict(document: Any, *, source: str = "The calibration") -> 
             raise ValueError("gamma, temperatures and positions have different lengths")
         return Calibration(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CalibrationError(f"{source} is damaged: {error!s}.", "Run `dspark calibrate` again.") from None
+        raise CalibrationError(f"{source} is damaged: {error!s}", "Run `dspark calibrate` again.") from None
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
@@ -117,7 +117,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
         os.replace(unfinished, path)
     except OSError as error:
         raise CalibrationError(
-            f"{path} cannot be written: {error.strerror or error}.", "Choose another place."
+            f"{path} cannot be written: {error.strerror or error}", "Choose another place."
         ) from None
     finally:
         # Nothing is left of it after a success, and where its folder is a file there never was anything.
@@ -134,11 +134,9 @@ def load_calibration(path: Path) -> Calibration:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
-        raise CalibrationError(
-            f"{path} cannot be read: {error.strerror or error}.", "Run `dspark calibrate`."
-        ) from None
+        raise CalibrationError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark calibrate`.") from None
     except (ValueError, RecursionError):
-        raise CalibrationError(f"{path} is not strict JSON.", "Run `dspark calibrate` again.") from None
+        raise CalibrationError(f"{path} is not strict JSON", "Run `dspark calibrate` again.") from None
     return calibration_from_dict(document, source=str(path))
 
 

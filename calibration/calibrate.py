@@ -38,9 +38,9 @@ def calibrate(
         CalibrationError: no rounds, no such method, or an option outside what it may be.
     """
     if len(traces) == 0:
-        raise CalibrationError("There are no rounds to calibrate on.", "Record traces of some requests first.")
+        raise CalibrationError("there are no rounds to calibrate on", "Record traces of some requests first.")
     if bins < 1:
-        raise CalibrationError(f"ECE needs at least one bin, not {bins}.", "Give a whole number of at least 1.")
+        raise CalibrationError(f"ECE needs at least one bin, not {bins}", "Give a whole number of at least 1.")
     rng = np.random.default_rng(seed)
     fit_part, held_out = split_by_request(traces, holdout=holdout, rng=rng)
     fits = fit_temperatures(fit_part, method, bins=bins, grid=grid)

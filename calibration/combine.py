@@ -24,12 +24,12 @@ def concatenate(parts: Sequence[Traces], *, names: Sequence[str]) -> Traces:
         CalibrationError: nothing given, draft lengths or pairs differ, or a round was given twice.
     """
     if not parts:
-        raise CalibrationError("No traces were given.", "Name at least one trace file.")
+        raise CalibrationError("no traces were given", "Name at least one trace file.")
     first = parts[0]
     for part, name in zip(parts, names, strict=True):
         if part.gamma != first.gamma:
             raise CalibrationError(
-                f"{names[0]} has {first.gamma} draft positions and {name} has {part.gamma}.",
+                f"{names[0]} has {first.gamma} draft positions and {name} has {part.gamma}",
                 "Calibrate one draft length at a time.",
             )
     if len(parts) == 1:
@@ -67,7 +67,7 @@ def split_by_request(traces: Traces, *, holdout: float, rng: np.random.Generator
         CalibrationError: holdout is not in [0, 1).
     """
     if not 0 <= holdout < 1:
-        raise CalibrationError(f"A hold-out share of {holdout} leaves nothing to fit on.", "Give a share in [0, 1).")
+        raise CalibrationError(f"a hold-out share of {holdout} leaves nothing to fit on", "Give a share in [0, 1).")
     requests = np.unique(traces.request)
     if holdout == 0 or requests.size < 2:
         return traces, traces.select(slice(0, 0))
@@ -92,7 +92,7 @@ def _check_repeats(parts: Sequence[Traces], names: Sequence[str]) -> None:
         key = fingerprint(part)
         if len(part) and key in seen:
             raise CalibrationError(
-                f"{name} holds the same {len(part)} rounds as {seen[key]}.", "Give every trace file once."
+                f"{name} holds the same {len(part)} rounds as {seen[key]}", "Give every trace file once."
             )
         seen[key] = name
     if not all(part.requests_known for part in parts):
@@ -101,7 +101,7 @@ def _check_repeats(parts: Sequence[Traces], names: Sequence[str]) -> None:
     repeated = rows.size - np.unique(rows).size
     if repeated:
         raise CalibrationError(
-            f"{repeated} rounds (same request, round and logits) are in more than one of the {len(parts)} trace files.",
+            f"{repeated} rounds (same request, round and logits) are in more than one of the {len(parts)} trace files",
             "Give every round once.",
         )
 
@@ -141,7 +141,7 @@ def _common_provenance(parts: Sequence[Traces], names: Sequence[str]) -> Provena
             (one, other), (one_name, other_name) = list(recorded)[:2], list(recorded.values())[:2]
             what = column.name.replace("_", " ")
             raise CalibrationError(
-                f"The {what} of {one_name} is {one} and that of {other_name} is {other}.",
+                f"the {what} of {one_name} is {one} and that of {other_name} is {other}",
                 "Calibrate one target, drafter and acceptance mode at a time.",
             )
         common[column.name] = next(iter(recorded), None)

@@ -110,15 +110,15 @@ def _checked(probability: ArrayLike, label: ArrayLike, bins: int) -> tuple[NDArr
         p = p.astype(np.float64)
     y = np.asarray(label, dtype=np.float64)
     if bins < 1:
-        raise CalibrationError(f"ECE needs at least one bin, not {bins}.", "Give a whole number of at least 1.")
+        raise CalibrationError(f"ECE needs at least one bin, not {bins}", "Give a whole number of at least 1.")
     if p.ndim != 1 or p.shape != y.shape:
         raise CalibrationError(
-            f"Probabilities of shape {p.shape} and labels of shape {y.shape} do not belong together.",
+            f"probabilities of shape {p.shape} and labels of shape {y.shape} do not belong together",
             "Give one label a probability.",
         )
     # Written so that NaN fails too.
     if not np.all((p >= 0) & (p <= 1)):
-        raise CalibrationError("A predicted probability is not in [0, 1].", "Give probabilities, not logits.")
+        raise CalibrationError("a predicted probability is not in [0, 1]", "Give probabilities, not logits.")
     if not np.all((y == 0) | (y == 1)):
-        raise CalibrationError("A label is neither 0 nor 1.", "Give 1 for accepted and 0 for rejected.")
+        raise CalibrationError("a label is neither 0 nor 1", "Give 1 for accepted and 0 for rejected.")
     return p, y

@@ -49,9 +49,9 @@ def fit_temperatures(
         CalibrationError: no rounds, or no such method.
     """
     if method not in METHODS:
-        raise CalibrationError(f"There is no calibration method {method!r}.", f"Choose one of: {', '.join(METHODS)}.")
+        raise CalibrationError(f"there is no calibration method {method!r}", f"Choose one of: {', '.join(METHODS)}.")
     if len(traces) == 0:
-        raise CalibrationError("There are no rounds to calibrate on.", "Record traces of some requests first.")
+        raise CalibrationError("there are no rounds to calibrate on", "Record traces of some requests first.")
     fittable = [_enough(traces, k) for k in range(1, traces.gamma + 1)]
     if method == "nll":
         temperatures = [_by_likelihood(traces, k + 1, grid) if fittable[k] else 1.0 for k in range(traces.gamma)]

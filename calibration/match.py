@@ -20,7 +20,7 @@ def check_calibration(calibration: Calibration, present: Provenance, *, gamma: i
     """
     if calibration.gamma != gamma:
         raise CalibrationError(
-            f"The calibration is for draft length {calibration.gamma}, and the drafter drafts {gamma}.", _REMEDY
+            f"the calibration is for draft length {calibration.gamma}, and the drafter drafts {gamma}", _REMEDY
         )
     recorded = calibration.provenance
     warnings = [
@@ -35,7 +35,7 @@ def check_calibration(calibration: Calibration, present: Provenance, *, gamma: i
         warnings.append("The calibration does not say for which acceptance mode it was made.")
     elif present.acceptance is not None and recorded.acceptance != present.acceptance:
         raise CalibrationError(
-            f"The calibration is for acceptance mode {recorded.acceptance}, not {present.acceptance}.", _REMEDY
+            f"the calibration is for acceptance mode {recorded.acceptance}, not {present.acceptance}", _REMEDY
         )
     return warnings
 
@@ -63,5 +63,5 @@ def _check_model(
         return [f"The calibration cannot be checked against the {role}: one of the two is not recorded."]
     if not same:
         difference = f"other weights of {name}" if recorded_name == name else f"{recorded_name}, not {name}"
-        raise CalibrationError(f"The calibration is for another {role}: {difference}.", _REMEDY)
+        raise CalibrationError(f"the calibration is for another {role}: {difference}", _REMEDY)
     return []

@@ -40,7 +40,7 @@ class TemperatureGrid:
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < float("inf") or self.points < 3:
             raise CalibrationError(
-                f"A grid of {self.points} temperatures from {self.low} to {self.high} cannot be searched.",
+                f"a grid of {self.points} temperatures from {self.low} to {self.high} cannot be searched",
                 "Give 0 < low < high and at least 3 points.",
             )
 

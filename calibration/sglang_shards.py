@@ -25,12 +25,12 @@ def read_sglang_shard(path: Path) -> Traces:
     logits, prefix_mask = _load(path)
     if logits.ndim != 2 or logits.shape != prefix_mask.shape:
         raise CalibrationError(
-            f"{path}: `logits` {logits.shape} and `prefix_mask` {prefix_mask.shape} are not both of one shape [n, G].",
+            f"{path}: `logits` {logits.shape} and `prefix_mask` {prefix_mask.shape} are not both of one shape [n, G]",
             "Record the shard again.",
         )
     if not np.isin(prefix_mask, (0, 1)).all() or (np.diff(prefix_mask, axis=1) > 0).any():
         raise CalibrationError(
-            f"{path}: a row of `prefix_mask` is not ones followed by zeros.", "A prefix that was accepted has no gaps."
+            f"{path}: a row of `prefix_mask` is not ones followed by zeros", "A prefix that was accepted has no gaps."
         )
     rows = len(logits)
     together = int(np.clip(rows // _FEWEST_GROUPS, 1, _ROWS_TOGETHER))
@@ -53,6 +53,6 @@ def _load(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
         return shard["logits"].float().numpy(), shard["prefix_mask"].to(torch.int8).numpy()
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError, AttributeError, ValueError):
         raise CalibrationError(
-            f"{path} is no SGLang trace shard: it should hold the tensors `logits` and `prefix_mask`.",
+            f"{path} is no SGLang trace shard: it should hold the tensors `logits` and `prefix_mask`",
             "Name shards that SGLang wrote; a file that would run code is not opened.",
         ) from None

@@ -52,7 +52,7 @@ def read_traces(paths: Sequence[Path]) -> Traces:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise CalibrationError(f"{path} was given twice.", "Give every trace file once.")
+            raise CalibrationError(f"{path} was given twice", "Give every trace file once.")
         seen.add(path.resolve())
     return concatenate([_read_file(path) for path in paths], names=[str(path) for path in paths])
 
@@ -64,7 +64,7 @@ def write_traces(traces: Traces, path: Path) -> None:
         CalibrationError: another ending, or the folder cannot be written.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise CalibrationError(f"{path} has no ending that traces are written as.", "Use `.parquet` or `.csv`.")
+        raise CalibrationError(f"{path} has no ending that traces are written as", "Use `.parquet` or `.csv`.")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if path.suffix == ".csv":
@@ -74,7 +74,7 @@ def write_traces(traces: Traces, path: Path) -> None:
         os.replace(unfinished, path)
     except OSError as error:
         raise CalibrationError(
-            f"{path} cannot be written: {error.strerror or error}.", "Choose another place."
+            f"{path} cannot be written: {error.strerror or error}", "Choose another place."
         ) from None
     finally:
         # Nothing is left of it after a success, and where its folder is a file there never was anything.
@@ -119,7 +119,7 @@ def frame_to_traces(
     missing = [name for name in ("request", "accepted", f"{_LOGIT}_1") if name not in frame.columns]
     if missing:
         raise CalibrationError(
-            f"{source} has no column {' and none '.join(f'`{name}`' for name in missing)}.",
+            f"{source} has no column {' and none '.join(f'`{name}`' for name in missing)}",
             f"Traces need `request`, `accepted` and `{_LOGIT}_1` to `_{gamma or 'G'}`.",
         )
     optional = {name: frame[name].to_numpy() for name in ("round", *_COUNTS) if name in frame.columns}
@@ -144,13 +144,13 @@ def frame_to_traces(
 def _read_file(path: Path) -> Traces:
     readers = {".parquet": _read_parquet, ".csv": _read_csv, ".pt": read_sglang_shard}
     if path.suffix not in readers:
-        raise CalibrationError(f"{path} is no trace file by its ending.", f"Known endings: {', '.join(readers)}.")
+        raise CalibrationError(f"{path} is no trace file by its ending", f"Known endings: {', '.join(readers)}.")
     if not path.is_file():
-        raise CalibrationError(f"{path} does not exist or is no file.", "Check the path of the trace file.")
+        raise CalibrationError(f"{path} does not exist or is no file", "Check the path of the trace file.")
     try:
         return readers[path.suffix](path)
     except OSError as error:
-        raise CalibrationError(f"{path} cannot be read: {error.strerror or error}.", "Check the file.") from None
+        raise CalibrationError(f"{path} cannot be read: {error.strerror or error}", "Check the file.") from None
 
 
 def _read_parquet(path: Path) -> Traces:
@@ -162,7 +162,7 @@ def _read_parquet(path: Path) -> Traces:
         # The columns alone decide: a note of pandas in the file could name an index among them.
         frame = table.to_pandas(ignore_metadata=True)
     except pa.ArrowInvalid as error:
-        raise CalibrationError(f"{path} is no Parquet file: {_first_line(error)}.", "Check the file.") from None
+        raise CalibrationError(f"{path} is no Parquet file: {_first_line(error)}", "Check the file.") from None
     provenance, requests_known = _recorded(table.schema.metadata or {}, path)
     return frame_to_traces(frame, provenance=provenance, requests_known=requests_known, source=str(path))
 
@@ -173,7 +173,7 @@ def _read_csv(path: Path) -> Traces:
     try:
         frame = pd.read_csv(path)
     except (ValueError, pd.errors.ParserError) as error:
-        raise CalibrationError(f"{path} is no CSV table: {_first_line(error)}.", "Check the file.") from None
+        raise CalibrationError(f"{path} is no CSV table: {_first_line(error)}", "Check the file.") from None
     return frame_to_traces(frame, source=str(path))
 
 
@@ -197,7 +197,7 @@ def _recorded(metadata: dict[bytes, bytes], path: Path) -> tuple[Provenance, boo
         return provenance, bool(note["requests_known"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CalibrationError(
-            f"{path}: the note on who drafted and verified cannot be read.", "Record the traces again."
+            f"{path}: the note on who drafted and verified cannot be read", "Record the traces again."
         ) from None
 
 
@@ -207,7 +207,7 @@ def _width(frame: pd.DataFrame, name: str, source: str) -> int:
     gap = next((k for k in range(1, len(found) + 1) if k not in found), None)
     if gap is not None:
         raise CalibrationError(
-            f"{source} has a column `{name}_{max(found)}` but no `{name}_{gap}`.", "Number the columns from 1 on."
+            f"{source} has a column `{name}_{max(found)}` but no `{name}_{gap}`", "Number the columns from 1 on."
         )
     return len(found)
 
@@ -217,7 +217,7 @@ def _matrix(frame: pd.DataFrame, name: str, gamma: int, source: str) -> np.ndarr
     for k in range(gamma):
         column = f"{name}_{k + 1}"
         if column not in frame.columns:
-            raise CalibrationError(f"{source} has no column `{column}`.", "Give one value a logit.")
+            raise CalibrationError(f"{source} has no column `{column}`", "Give one value a logit.")
         matrix[:, k] = _numbers(frame, column, source, unknown=np.nan)
     return matrix
 
@@ -227,9 +227,7 @@ def _numbers(frame: pd.DataFrame, name: str, source: str, *, unknown: float) -> 
     try:
         numbers = np.asarray(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError):
-        raise CalibrationError(
-            f"{source}: column `{name}` does not hold numbers only.", "Correct the column."
-        ) from None
+        raise CalibrationError(f"{source}: column `{name}` does not hold numbers only", "Correct the column.") from None
     return np.where(np.isnan(numbers), unknown, numbers)
 
 
@@ -239,7 +237,7 @@ def _request_numbers(frame: pd.DataFrame, source: str) -> np.ndarray[Any, np.dty
     column = frame["request"]
     if column.isna().any():
         raise CalibrationError(
-            f"{source}: {int(column.isna().sum())} rounds name no request.",
+            f"{source}: {int(column.isna().sum())} rounds name no request",
             "Fit and hold-out are split by request: give every round one.",
         )
     if pd.api.types.is_integer_dtype(column):

@@ -140,12 +140,12 @@ def make_traces(
     logits = np.array(confidence_logits, dtype=np.float32)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise CalibrationError(
-            f"{source}: confidence logits have shape {logits.shape}, not [rounds, draft length].",
+            f"{source}: confidence logits have shape {logits.shape}, not [rounds, draft length]",
             "Give one column of logits a draft position.",
         )
     rows, gamma = logits.shape
     if gamma > np.iinfo(np.int16).max:
-        raise CalibrationError(f"{source}: {gamma} draft positions are no draft block.", "Is the matrix transposed?")
+        raise CalibrationError(f"{source}: {gamma} draft positions are no draft block", "Is the matrix transposed?")
 
     def column(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
         return _column(name, values, dtype, rows=rows, source=source)
@@ -197,7 +197,7 @@ def _column(name: str, values: ArrayLike, dtype: type[np.generic], *, rows: int,
         return np.full(rows, array, dtype=dtype)
     if array.shape != (rows,):
         raise CalibrationError(
-            f"{source}: column `{name}` has shape {array.shape} beside {rows} rows of logits.",
+            f"{source}: column `{name}` has shape {array.shape} beside {rows} rows of logits",
             "Give one value a round.",
         )
     try:
@@ -209,7 +209,7 @@ def _column(name: str, values: ArrayLike, dtype: type[np.generic], *, rows: int,
         return numbers.astype(dtype)
     except (TypeError, ValueError):
         kind = "whole numbers" if np.issubdtype(dtype, np.integer) else "numbers"
-        raise CalibrationError(f"{source}: column `{name}` does not hold {kind} only.", "Correct the column.") from None
+        raise CalibrationError(f"{source}: column `{name}` does not hold {kind} only", "Correct the column.") from None
 
 
 def _check_counts(
@@ -233,7 +233,7 @@ def _check_counts(
         if wrong.any():
             where = f"in {int(wrong.sum())} of {wrong.size} rounds (first: row {int(wrong.argmax())})"
             raise CalibrationError(
-                f"{source}: {sentence}, {where}.",
+                f"{source}: {sentence}, {where}",
                 "0 <= accepted <= observed <= verified <= drafted, and observed ends at the first rejection.",
             )
 
@@ -245,7 +245,7 @@ def _check_logits(logits: NDArray[np.float32], drafted: NDArray[np.int16], sourc
     row, position = np.unravel_index(int(wrong.argmax()), wrong.shape)
     raise CalibrationError(
         f"{source}: {int(wrong.sum())} confidence logits of drafted positions are NaN or infinite "
-        f"(first: row {row}, position {position + 1}, {logits[row, position]}).",
+        f"(first: row {row}, position {position + 1}, {logits[row, position]})",
         "Record finite fp32 logits, not probabilities that were rounded to 0 or 1.",
     )
 
@@ -257,7 +257,7 @@ def _check_duplicates(traces: Traces, source: str) -> None:
         row = order[1:][same][0]
         raise CalibrationError(
             f"{source}: {int(same.sum())} rounds appear more than once "
-            f"(request {traces.request[row]}, round {traces.round[row]}).",
+            f"(request {traces.request[row]}, round {traces.round[row]})",
             "Give every round once; two runs of the same requests belong in two files.",
         )
 
@@ -269,7 +269,7 @@ def _checked_signals(
     for name, values in checked.items():
         if name not in SIGNALS or values.shape != shape:
             raise CalibrationError(
-                f"{source}: signal `{name}` of shape {values.shape} is not known or does not fit logits {shape}.",
+                f"{source}: signal `{name}` of shape {values.shape} is not known or does not fit logits {shape}",
                 f"Known signals: {', '.join(SIGNALS)}, one value a logit.",
             )
     return checked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,6 +13,7 @@ from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.cli.loading import check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def decode(
     metrics: decode_options.Metrics = None,
     traces: decode_options.Traces = None,
     rounds: decode_options.Rounds = None,
-    workdir: options.Workdir = Path("dspark-out"),
-    resume: decode_options.Resume = False,
-    overwrite: decode_options.Overwrite = False,
+    workdir: options.Workdir = DEFAULT_WORKDIR,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     token_ids: decode_options.TokenIds = False,
     all_turns: decode_options.AllTurns = False,
     selftest: decode_options.Selftest = False,
@@ -81,15 +81,7 @@ def decode(
     from dspark.engine.jobs.decode_job import DecodeJob
     from dspark.engine.jobs.input_file import check_readable, open_input
     from dspark.engine.jobs.output_format import OutputFormat
-    from dspark.engine.jobs.output_places import (
-        check_document,
-        check_folder,
-        check_name,
-        check_output,
-        is_finished,
-        metrics_path,
-        refuse_both,
-    )
+    from dspark.engine.jobs.output_places import DecodePlaces, check_document
     from dspark.engine.jobs.round_file import RoundFile
     from dspark.engine.jobs.trace_file import TraceFile
     from dspark.engine.requests import SamplingParams
@@ -128,22 +120,12 @@ def decode(
             # A draft length past the drafter's own is refused once the drafter is known.
             parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
     finished = False
-    in_workdir, beside_output = output is None, metrics is None
-    output = output or workdir / "decode.jsonl"
-    metrics = metrics or metrics_path(output)
+    places = DecodePlaces.named(output, metrics, workdir=workdir)
     with refusals.collected():
-        refuse_both(resume=resume, overwrite=overwrite)
-        if in_workdir:
-            check_folder(workdir, flag="--workdir")
-        check_name(output, flag="--output")
-        finished = resume and is_finished(output)
+        finished = places.check_output(resume=resume, overwrite=overwrite)
+    with refusals.collected():
         if not finished:
-            check_output(output, resume=resume, overwrite=overwrite)
-            if beside_output:
-                check_document(metrics, flag="--output")
-    with refusals.collected():
-        if not (finished or beside_output):
-            check_document(metrics, flag="--metrics")
+            places.check_metrics()
     trace_file = None
     with refusals.collected(), flags_named(ctx):
         if traces is not None:
@@ -156,8 +138,10 @@ def decode(
     with refusals.collected(), flags_named(ctx):
         if rounds is not None:
             if workers is not None:
-                raise UsageError("--rounds tells of the rounds of one engine, and workers have one each",
-                                 "Leave --rounds or the workers out.")  # fmt: skip
+                raise UsageError(
+                    "--rounds tells of the rounds of one engine, and workers have one each",
+                    "Leave --rounds or the workers out.",
+                )
             round_file = RoundFile(rounds)
             check_document(rounds, flag="--rounds")
     if refusals:
@@ -168,8 +152,8 @@ def decode(
     engine_config = add_artefacts(engine_config, workdir)
     job = DecodeJob(
         input=open_input(input_file),
-        output=output,
-        metrics=metrics,
+        output=places.output,
+        metrics=places.metrics,
         sampling=sampling,
         traces=trace_file,
         rounds=round_file,
@@ -186,7 +170,7 @@ def decode(
     sink.resumable = True
     totals = _run(ctx, job, engine_config, workers, finished=finished)
     if finished:
-        sink.note(f"{output} is finished: nothing is left to resume.")
+        sink.note(f"{places.output} is finished: nothing is left to resume.")
         if rounds is not None:
             sink.note(f"No round was run, so {rounds} was not written.")
     render(totals, job, sink, why=policy_reason(engine_config, workdir))

@@ -61,24 +61,6 @@ Rounds = Annotated[
         rich_help_panel=FILES,
     ),
 ]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        metavar=NO_VALUE,
-        help="Go on with an interrupted run. Default: refuse what one has left.",
-        rich_help_panel=FILES,
-    ),
-]
-Overwrite = Annotated[
-    bool,
-    typer.Option(
-        "--overwrite",
-        metavar=NO_VALUE,
-        help="Replace an existing output. Default: refuse it.",
-        rich_help_panel=FILES,
-    ),
-]
 TokenIds = Annotated[
     bool,
     typer.Option(

@@ -151,12 +151,12 @@ def _rows(found: Inspection, target: str | None) -> list[tuple[str, str]]:
     model, drafter = found.model, found.drafter
     if model is not None:
         layers = "1 layer" if model.num_layers == 1 else f"{model.num_layers} layers"
+        heads = f"{model.num_heads}/{model.num_kv_heads} heads of {model.head_dim}"
         rows += [
-            ("layers", f"{layers} of {model.hidden_size}, {model.num_heads}/{model.num_kv_heads} heads of "
-             f"{model.head_dim}, MLP {model.intermediate_size}"),
+            ("layers", f"{layers} of {model.hidden_size}, {heads}, MLP {model.intermediate_size}"),
             ("vocabulary", f"{model.vocab_size:,} tokens"),
             ("context limit", f"{model.max_position_embeddings:,} tokens"),
-        ]  # fmt: skip
+        ]
     if drafter is not None:
         rows += _draft_rows(drafter)
     if found.headers:

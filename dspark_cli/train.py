@@ -201,7 +201,7 @@ def train(
                 optimizer=optimizer,
                 learning_rate=learning_rate,
                 weight_decay=weight_decay,
-                evaluate_every=evaluate_every,
+                evaluate_every_s=evaluate_every,
                 seed=seed,
             ),
             text=TextSettings(

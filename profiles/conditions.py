@@ -63,7 +63,7 @@ def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
     _check_shape("target", recorded.target, present.target)
     if (recorded.drafter is None) != (present.drafter is None):
         without, with_ = ("profile", "run") if recorded.drafter is None else ("run", "profile")
-        raise ProfileError(f"The {with_} has a drafter and the {without} has none.", _AGAIN)
+        raise ProfileError(f"the {with_} has a drafter and the {without} has none", _AGAIN)
     if recorded.drafter is not None and present.drafter is not None:
         _check_shape("drafter", recorded.drafter, present.drafter)
     for what, then, now in (
@@ -72,7 +72,7 @@ def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
         ("device", recorded.device_name, present.device_name),
     ):
         if then != now:
-            raise ProfileError(f"The profile was measured with {what} {then}, and this is {now}.", _AGAIN)
+            raise ProfileError(f"the profile was measured with {what} {then}, and this is {now}", _AGAIN)
     return [
         f"The profile was measured with {what} {then}, and this is {now}: its times may be off."
         for what, then, now in (
@@ -102,7 +102,7 @@ def _check_shape(role: str, recorded: ModelShape, present: ModelShape) -> None:
         then, now = recorded.shape.get(key), present.shape.get(key)
         if then != now:
             raise ProfileError(
-                f"The profile is for a {role} of another shape: {key} {then} in {recorded.name}, "
-                f"{now} in {present.name}.",
+                f"the profile is for a {role} of another shape: {key} {then} in {recorded.name}, "
+                f"{now} in {present.name}",
                 _AGAIN,
             )

@@ -33,11 +33,11 @@ def best_lengths(
     """
     if curve.draft is None:
         raise ProfileError(
-            "The profile was measured without a drafter.", "Run `dspark profile` with the drafter that will run."
+            "the profile was measured without a drafter", "Run `dspark profile` with the drafter that will run."
         )
     if len(mean_survival) != curve.gamma:
         raise ProfileError(
-            f"The profile is for blocks of {curve.gamma} drafted tokens, the survival for {len(mean_survival)}.",
+            f"the profile is for blocks of {curve.gamma} drafted tokens, the survival for {len(mean_survival)}",
             "Profile and calibrate the same drafter.",
         )
     ranges: list[LengthRange] = []

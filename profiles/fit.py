@@ -43,7 +43,7 @@ def fit_staircase(
         ProfileError: there are no points.
     """
     if not measurements:
-        raise ProfileError("A staircase cannot be fitted without a measured point.")
+        raise ProfileError("a staircase cannot be fitted without a measured point")
     buckets = sorted({m.bucket for m in measurements})
     groups = [[m for m in measurements if m.bucket == bucket] for bucket in buckets]
     sizes = [_sizes(group, with_longest=reference_longest is not None) for group in groups]

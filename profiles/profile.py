@@ -87,10 +87,10 @@ def profile_from_dict(document: Any, *, source: str = "The profile") -> Profile:
         ProfileError: it is no profile of this version, or holds what no measurement gives.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ProfileError(f"{source} is no profile: it has no format `{FORMAT}`.", "Run `dspark profile`.")
+        raise ProfileError(f"{source} is no profile: it has no format `{FORMAT}`", "Run `dspark profile`.")
     if document.get("version") != VERSION:
         raise ProfileError(
-            f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}.", _AGAIN
+            f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}", _AGAIN
         )
     try:
         return Profile(
@@ -103,9 +103,9 @@ def profile_from_dict(document: Any, *, source: str = "The profile") -> Profile:
             manifest=dict(document["manifest"]),
         )
     except KeyError as error:
-        raise ProfileError(f"{source} is damaged: {error.args[0]} is missing.", _AGAIN) from None
+        raise ProfileError(f"{source} is damaged: {error.args[0]} is missing", _AGAIN) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ProfileError(f"{source} is damaged: {error}.", _AGAIN) from None
+        raise ProfileError(f"{source} is damaged: {error}", _AGAIN) from None
 
 
 def save_profile(profile: Profile, path: Path) -> None:
@@ -121,7 +121,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         unfinished.write_text(text + "\n", encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
-        raise ProfileError(f"{path} cannot be written: {error.strerror or error}.", "Choose another place.") from None
+        raise ProfileError(f"{path} cannot be written: {error.strerror or error}", "Choose another place.") from None
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
@@ -136,9 +136,9 @@ def load_profile(path: Path) -> Profile:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
-        raise ProfileError(f"{path} cannot be read: {error.strerror or error}.", "Run `dspark profile`.") from None
+        raise ProfileError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark profile`.") from None
     except (ValueError, RecursionError):
-        raise ProfileError(f"{path} is not strict JSON.", _AGAIN) from None
+        raise ProfileError(f"{path} is not strict JSON", _AGAIN) from None
     return profile_from_dict(document, source=str(path))
 
 

@@ -26,7 +26,7 @@ def find_profile(name: str) -> Profile:
         path = shipped[name]
     if not path.exists():
         raise ProfileError(
-            f"{name} is neither a file nor one of the shipped profiles.",
+            f"{name} is neither a file nor one of the shipped profiles",
             f"Run `dspark profile`, or use one of: {', '.join(shipped)}.",
         )
     return load_profile(path)

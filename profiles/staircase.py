@@ -73,11 +73,11 @@ class Staircase:
         wanted = np.asarray(counts, dtype=np.int64)
         if wanted.size and wanted.max() > self.largest:
             raise ProfileError(
-                f"A batch of {wanted.max()} {self.unit} is beyond the largest profiled bucket of {self.largest}.",
+                f"a batch of {wanted.max()} {self.unit} is beyond the largest profiled bucket of {self.largest}",
                 _PROFILE_LARGER,
             )
         if wanted.size and wanted.min() < 1:
-            raise ProfileError(f"A batch of {wanted.min()} {self.unit} has no bucket: the smallest batch is 1.")
+            raise ProfileError(f"a batch of {wanted.min()} {self.unit} has no bucket: the smallest batch is 1")
         return np.searchsorted(self.buckets, wanted, side="left")
 
     def bucket_of(self, counts: ArrayLike) -> IntArray:

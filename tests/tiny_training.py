@@ -12,7 +12,7 @@ from byte_tokenizer import save_byte_tokenizer
 from dspark.engine.models.target import Target
 from dspark.engine.training.batches import Batches
 from dspark.engine.training.documents import Documents
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.settings import DrafterShape, TrainSettings
 from dspark.engine.training.shape import drafter_config
 from dspark.engine.training.step import DistillationStep
@@ -69,5 +69,5 @@ def make_step(
     config = drafter_config(shape, target.config, mask_token_id=MASK)
     torch.manual_seed(settings.seed)
     positions = settings.row_tokens + config.block_size
-    model = DraftModel(config, embed=target.embed, dtype=target.dtype, num_positions=positions)
+    model = TrainableDrafter(config, embed=target.embed, dtype=target.dtype, num_positions=positions)
     return DistillationStep(model, target, settings, num_pages=max(each.num_pages for each in batches))

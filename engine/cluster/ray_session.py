@@ -39,7 +39,7 @@ class RaySession:
             import ray.data
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "ray":
-                raise UsageError(f"Ray cannot be loaded: {error}", _INSTALL) from None
+                raise UsageError(f"ray cannot be loaded: {error}", _INSTALL) from None
             raise UsageError("several workers need Ray, which is not installed", _INSTALL) from None
         # Before anything is started: what it says of itself is nothing to act on, and what fails is raised.
         for name in ("ray", "ray.data"):
@@ -79,7 +79,7 @@ def _connect(ray: Any, address: str | None) -> None:
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         if address is None:
-            raise EngineError(f"Ray does not start: {first_line(error)}", "See its logs in /tmp/ray.") from error
+            raise EngineError(f"ray does not start: {first_line(error)}", "See its logs in /tmp/ray.") from error
         raise UsageError(
             f"no Ray cluster answers at {address}: {first_line(error)}",
             "Start one with `ray start --head`, or leave --ray out.",

@@ -36,7 +36,7 @@ class Buckets:
         at = bisect_left(self.sizes, size)
         if at == len(self.sizes):
             raise EngineError(
-                f"A batch of {size} {self.unit} is beyond the largest CUDA graph, which holds {self.largest}.",
+                f"a batch of {size} {self.unit} is beyond the largest CUDA graph, which holds {self.largest}",
                 "Verify fewer tokens a round, or raise the concurrency that graphs are captured for.",
             )
         return self.sizes[at]

@@ -58,7 +58,7 @@ class GraphCapture:
             main.wait_stream(self._stream)
         except RuntimeError as error:  # torch.OutOfMemoryError and torch.AcceleratorError are such
             raise EngineError(
-                f"The CUDA graph of {name} could not be captured: {first_line(error)}.",
+                f"the CUDA graph of {name} could not be captured: {first_line(error)}",
                 "If memory ran out, lower gpu_memory_utilization or the concurrency; else run with graphs off.",
             ) from error
         return graph.replay

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.atomic_file import temporary_path
+from dspark.engine.jobs.workdir_names import DECODED
 from dspark.engine.wording import shortened
 
 # The first key of a partial file's header line, whatever run it is of.
@@ -22,6 +24,7 @@ def real_path(output: Path) -> Path:
 
 
 def partial_path(output: Path) -> Path:
+    """Where the rows of an unfinished run are, in the order in which they were done."""
     output = real_path(output)
     return output.with_name(output.name + ".partial")
 
@@ -35,7 +38,55 @@ def metrics_path(output: Path) -> Path:
 
 
 def is_finished(output: Path) -> bool:
+    """Is the output there, and no run that would replace it under way or interrupted?"""
     return output.is_file() and not partial_path(output).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlaces:
+    """Where the rows and the metrics of a decoding job go."""
+
+    output: Path
+    metrics: Path
+    workdir: Path | None  # that the output is in unasked; None: the output was named
+    beside_output: bool  # the metrics, since no place was named for them
+
+    @classmethod
+    def named(cls, output: Path | None, metrics: Path | None, *, workdir: Path) -> DecodePlaces:
+        """The places as named, the work directory in place of a name for the output."""
+        place = output or workdir / DECODED
+        return cls(
+            output=place,
+            metrics=metrics or metrics_path(place),
+            workdir=workdir if output is None else None,
+            beside_output=metrics is None,
+        )
+
+    def check_output(self, *, resume: bool, overwrite: bool) -> bool:
+        """Refuse a place for the rows; True if they are all there, so that nothing is left to resume.
+
+        Raises:
+            UsageError: as `check_output`, or the work directory is no place for files.
+        """
+        refuse_both(resume=resume, overwrite=overwrite)
+        if self.workdir is not None:
+            check_folder(self.workdir, flag="--workdir")
+        check_name(self.output, flag="--output")
+        if resume and is_finished(self.output):
+            return True
+        check_output(self.output, resume=resume, overwrite=overwrite)
+        if self.beside_output:
+            check_document(self.metrics, flag="--output")
+        return False
+
+    def check_metrics(self) -> None:
+        """Refuse a place that was named for the metrics.
+
+        Raises:
+            UsageError: as `check_document`.
+        """
+        if not self.beside_output:
+            check_document(self.metrics, flag="--metrics")
 
 
 def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:

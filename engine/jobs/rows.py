@@ -66,6 +66,7 @@ def read_rows(lines: Iterable[Line], *, all_turns: bool) -> Iterator[Row]:
 
 
 def parse_row(line: Line, *, all_turns: bool) -> Row:
+    """The row of an input line; one that cannot be decoded says why in `error`, and raises nothing."""
     custom_id: str | None = None
     try:
         fields = _object(line.content)

@@ -24,6 +24,7 @@ WAIT_STEP = "Waiting for another dspark that prepares the built-in model"
 
 
 def cache_dir() -> Path:
+    """Where fetched and converted models are kept: DSPARK_CACHE_DIR, else `dspark` in the user's cache."""
     own = os.environ.get("DSPARK_CACHE_DIR")
     if own:
         return Path(own).expanduser()

@@ -79,6 +79,11 @@ def convert_gguf(gguf: Path, folder: Path, *, progress: Progress | None = None) 
 
 
 def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
+    """config.json as transformers reads it.
+
+    Raises:
+        CheckpointError: the file holds another architecture than Llama's, or lacks a value.
+    """
     architecture = metadata.require("general.architecture")
     if architecture != "llama":
         raise CheckpointError(
@@ -121,6 +126,7 @@ def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
 
 
 def generation_config(config: dict[str, Any]) -> dict[str, Any]:
+    """generation_config.json: the special tokens of `config`."""
     return {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
 
 
@@ -156,6 +162,11 @@ def write_weights(reader: GGUFReader, config: dict[str, Any], path: Path, *, pro
 
 
 def hf_name(gguf_name: str) -> str:
+    """The name that transformers gives a tensor of the GGUF file.
+
+    Raises:
+        CheckpointError: a plain Llama model has no such tensor.
+    """
     if gguf_name in _TOP_LEVEL:
         return _TOP_LEVEL[gguf_name]
     match = _BLOCK_TENSOR.fullmatch(gguf_name)

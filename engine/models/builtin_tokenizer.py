@@ -18,12 +18,18 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 
 def write_tokenizer(metadata: Metadata, folder: Path, *, max_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json into `folder`; `max_length` is the context limit in tokens."""
     build_tokenizer(metadata).save(str(folder / "tokenizer.json"))
     content = json.dumps(tokenizer_config(metadata, max_length=max_length), indent=2, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(content + "\n", encoding="utf-8")
 
 
 def build_tokenizer(metadata: Metadata) -> Tokenizer:
+    """The byte-level BPE whose vocabulary and merges the GGUF file holds.
+
+    Raises:
+        CheckpointError: the file's tokenizer is of another kind.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     kind = (metadata.require("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre"))
@@ -52,6 +58,7 @@ def build_tokenizer(metadata: Metadata) -> Tokenizer:
 
 
 def tokenizer_config(metadata: Metadata, *, max_length: int) -> dict[str, Any]:
+    """tokenizer_config.json: special tokens, and the chat template if there is one."""
     tokens: list[str] = metadata.require("tokenizer.ggml.tokens")
     config: dict[str, Any] = {
         # The generic class: it takes tokenizer.json as it is; GPT2Tokenizer would put its own pre-tokenizer in.

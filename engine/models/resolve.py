@@ -55,6 +55,11 @@ def resolve_description(spec: str, *, progress: Progress | None = None) -> tuple
 
 
 def builtin_drafter() -> Path:
+    """The folder of the drafter that comes with dspark.
+
+    Raises:
+        CheckpointError: this installation lacks it.
+    """
     folder = Path(str(importlib.resources.files("dspark.engine.models").joinpath("builtin_drafter")))
     if not (folder / "model.safetensors").is_file():
         raise CheckpointError(

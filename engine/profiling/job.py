@@ -174,7 +174,7 @@ class _Run:
             )
         if sample.bucket != point.bucket:
             raise EngineError(
-                f"Bucket {sample.bucket} ran where {point.bucket} was asked for ({point.kind}).",
+                f"bucket {sample.bucket} ran where {point.bucket} was asked for ({point.kind})",
                 "This is a fault of dspark: please report it.",
             )
         return sample
@@ -257,7 +257,7 @@ def _max_batch_tokens(engine: Engine, asked: int | None) -> int:
     most = engine.concurrency * (1 + engine.gamma)
     if asked is not None and asked > most:
         raise UsageError(
-            f"A batch of {asked} tokens is beyond {engine.concurrency} requests of {1 + engine.gamma} tokens: {most}",
+            f"a batch of {asked} tokens is beyond {engine.concurrency} requests of {1 + engine.gamma} tokens: {most}",
             f"Give at most {most}, or raise --concurrency.",
         )
     return asked or most

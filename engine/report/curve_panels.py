@@ -134,7 +134,7 @@ def _about_budget(frontier: Frontier) -> str:
     if len(budget) == 1:
         return first + "."
     sentence = f"{first} and {budget[-1]:.2f} at {line.concurrency[-1]:,}; it is thriftiest at {at:,} with {least:.2f}"
-    idle = [c for c, share in zip(line.concurrency, line.drafting_rounds, strict=True) if share < 0.5]
+    idle = [c for c, share in zip(line.concurrency, line.drafting_share, strict=True) if share < 0.5]
     if idle:
         sentence += f"; at {words.joined(f'{c:,}' for c in idle)} it leaves drafting out in most rounds"
     return sentence + "."

@@ -46,7 +46,7 @@ class FrontierLine:
     tokens_per_s: tuple[float, ...]  # [C]
     tokens_per_s_per_user: tuple[float, ...]  # [C]
     verified_per_request: tuple[float, ...]  # [C], drafted tokens a round
-    drafting_rounds: tuple[float, ...]  # [C], share of rounds that drafted
+    drafting_share: tuple[float, ...]  # [C], share of rounds that drafted
     repeats_tokens_per_s: tuple[tuple[float, ...], ...]  # [C, repeats]
 
     @property
@@ -191,7 +191,7 @@ def _line(policy: str, steps: tuple[int, ...], cells: list[list[ReplayResult]]) 
         concurrency=steps,
         tokens_per_s=means("tokens_per_s"),
         tokens_per_s_per_user=means("tokens_per_s_per_user"),
-        verified_per_request=means("mean_budget"),
-        drafting_rounds=means("draft_share"),
+        verified_per_request=means("verified_per_request"),
+        drafting_share=means("drafting_share"),
         repeats_tokens_per_s=tuple(tuple(float(r.tokens_per_s) for r in cell) for cell in cells),
     )

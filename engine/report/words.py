@@ -42,6 +42,7 @@ def about_raw_reliability(metrics: Sequence[PredictionMetrics]) -> str:
 
 
 def about_acceptance(datasets: Sequence[DatasetAcceptance]) -> str:
+    """How acceptance falls along the block."""
     first = datasets[0]
     reached = [(k, p.rate) for k, p in enumerate(first.positions, start=1) if p.rate is not None]
     if not reached:
@@ -63,6 +64,7 @@ def about_acceptance(datasets: Sequence[DatasetAcceptance]) -> str:
 
 
 def about_lengths(lengths: Sequence[AcceptanceLengths]) -> str:
+    """How many tokens a round yields, by source."""
     parts = []
     for entry in lengths:
         if not entry.rounds or entry.mean_accepted is None:
@@ -81,6 +83,7 @@ def about_lengths(lengths: Sequence[AcceptanceLengths]) -> str:
 
 
 def about_sweep(sweep: ThresholdSweep) -> str:
+    """What a threshold on survival saves and costs."""
     full_verified, full_accepted = sweep.verified[0], sweep.accepted[0]
     verified, accepted = sweep.at(0.5)
     sentence = (
@@ -99,6 +102,7 @@ def about_sweep(sweep: ThresholdSweep) -> str:
 
 
 def about_curve(profile: Profile) -> str:
+    """How the target's step time rises with the batch."""
     curve = profile.curve
     stairs = curve.reference_target
     one, most = float(stairs.time_s[0]), float(stairs.time_s[-1])
@@ -115,6 +119,7 @@ def about_curve(profile: Profile) -> str:
 
 
 def about_audit(scores: Sequence[SignalScores], described: str) -> str:
+    """How well confidence predicts acceptance beside signals that cost nothing."""
     by_name = {signal.name: signal for signal in scores}
     head = by_name.get(CALIBRATED, by_name[HEAD])
     free = [s for s in scores if s.name.startswith("draft_") and s.pooled_auc is not None]
@@ -139,6 +144,7 @@ def about_audit(scores: Sequence[SignalScores], described: str) -> str:
 
 
 def about_drift(found: Drift) -> str:
+    """Whether acceptance differs between the two halves of the texts."""
     first, second = found.halves
     if found.difference is None:
         return "Too few full blocks in one of the halves to compare."

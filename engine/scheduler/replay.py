@@ -74,10 +74,10 @@ class ReplayResult:
     concurrency: int
     tokens_per_s: float
     tokens_per_s_per_user: float
-    mean_budget: float  # drafted tokens verified, of one request in one round
+    verified_per_request: float  # drafted tokens verified, of one request in one round
     budget_sd: float  # the same number's standard deviation over requests and rounds
     mean_accepted: float  # of one request in one round
-    draft_share: float  # of the rounds ended with drafting
+    drafting_share: float  # of the rounds ended with drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ def replay(
         concurrency=concurrency,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_user=tokens_per_s / concurrency,
-        mean_budget=float(lengths[counted].mean()),
+        verified_per_request=float(lengths[counted].mean()),
         budget_sd=float(lengths[counted].std()),
         mean_accepted=float(accepted[counted].mean()),
-        draft_share=float(drafts[counted].mean()),
+        drafting_share=float(drafts[counted].mean()),
     )
 
 

@@ -67,21 +67,33 @@ def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:
         confidence = "confidence head" + (" with Markov" if config.confidence_head_with_markov else "")
     megabytes = 2 * facts.parameters / 1e6
     seconds = max(state.elapsed_s, 1e-9)
+    layout = (
+        f"DeepSpec (`Qwen3DSparkModel`), bf16, {facts.parameters / 1e6:.1f} M parameters, {megabytes:.0f} MB; "
+        "embedding and head are the target's"
+    )
+    features = (
+        f"features of target layers {', '.join(map(str, config.target_layer_ids))}; mask token "
+        f"{config.mask_token_id}; RoPE θ {config.backbone.rope.theta:g}; rms eps {config.backbone.rms_norm_eps:g}"
+    )
+    training = (
+        f"{state.step:,} steps, {state.positions:,} block positions in {seconds:.0f} s "
+        f"({state.positions / seconds:,.0f} a second) on {manifest.get('device_name') or 'a CPU'}; "
+        f"torch {manifest.get('torch')}, triton {manifest.get('triton')}, dspark {manifest.get('dspark')}"
+    )
+    texts = (
+        f"{text.tokens:,} tokens in {text.texts:,} texts that the target wrote, up to "
+        f"{facts.settings.row_tokens} tokens each with their prompts; {text.held_out_texts:,} of them held out by "
+        f"prompt; by temperature {_counts(text.by_temperature)}; by source {_counts(text.by_source)}; "
+        f"sha256 {text.sha256}"
+    )
     return [
-        ("layout", f"DeepSpec (`Qwen3DSparkModel`), bf16, {facts.parameters / 1e6:.1f} M parameters, "
-         f"{megabytes:.0f} MB; embedding and head are the target's"),
+        ("layout", layout),
         ("shape", f"{describe(config)}, {confidence}"),
-        ("input", f"features of target layers {', '.join(map(str, config.target_layer_ids))}; mask token "
-         f"{config.mask_token_id}; RoPE θ {config.backbone.rope.theta:g}; rms eps {config.backbone.rms_norm_eps:g}"),
+        ("input", features),
         ("target", f"`{facts.target}`, fingerprint {facts.target_fingerprint}"),
-        ("training", f"{state.step:,} steps, {state.positions:,} block positions in {seconds:.0f} s "
-         f"({state.positions / seconds:,.0f} a second) on {manifest.get('device_name') or 'a CPU'}; "
-         f"torch {manifest.get('torch')}, triton {manifest.get('triton')}, dspark {manifest.get('dspark')}"),
-        ("text", f"{text.tokens:,} tokens in {text.texts:,} texts that the target wrote, up to "
-         f"{facts.settings.row_tokens} tokens each with their prompts; {text.held_out_texts:,} of them held out by "
-         f"prompt; by temperature {_counts(text.by_temperature)}; by source {_counts(text.by_source)}; "
-         f"sha256 {text.sha256}"),
-    ]  # fmt: skip
+        ("training", training),
+        ("text", texts),
+    ]
 
 
 def _measured(state: RunState) -> str:

@@ -18,7 +18,7 @@ from dspark.engine.jobs.run_header import differences
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.tensor_files import SINGLE_FILE
 from dspark.engine.training.acceptance import Acceptance
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.settings import STATE_FOLDER
 from dspark.engine.training.shape import config_document
@@ -58,7 +58,7 @@ class RunFolder:
         """Drop the state of an earlier run. Its drafter stays until there is a new one."""
         self.state_path.unlink(missing_ok=True)
 
-    def save_drafter(self, model: DraftModel, *, num_anchors: int) -> None:
+    def save_drafter(self, model: TrainableDrafter, *, num_anchors: int) -> None:
         """Write the drafter's config.json and weights, bf16, without embedding and head."""
         document = config_document(model.config, num_anchors=num_anchors, dtype=str(_STORED).removeprefix("torch."))
         weights = {name: tensor.detach().to("cpu", _STORED).contiguous() for name, tensor in model.state_dict().items()}
@@ -70,7 +70,7 @@ class RunFolder:
         self._write(CARD_FILE, text.encode())
 
     def save_state(
-        self, state: RunState, model: DraftModel, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
+        self, state: RunState, model: TrainableDrafter, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
     ) -> None:
         """Replace the state of the run."""
         content = {
@@ -93,7 +93,7 @@ class RunFolder:
             writer.write(buffer.getbuffer())
 
     def load_state(
-        self, model: DraftModel, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
+        self, model: TrainableDrafter, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
     ) -> RunState | None:
         """Take up the run of this folder; None if it has not come to training yet.
 
@@ -135,7 +135,7 @@ class RunFolder:
             writer.write(content)
 
 
-def num_parameters(model: DraftModel) -> int:
+def num_parameters(model: TrainableDrafter) -> int:
     """Trained numbers."""
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,9 +99,7 @@ class DeviceBatch:
 def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_token_id: int) -> DeviceBatch:
     """Copy a batch without waiting for the device."""
 
-    def move(array: np.ndarray) -> Tensor:
-        return upload(array, device)
-
+    move = partial(upload, device=device)
     token_ids, text_positions = move(host.token_ids), move(host.text_positions)
     query_starts = move(host.query_starts)
     width = token_ids.shape[0] // host.num_rows

@@ -76,7 +76,7 @@ class ConfidenceHead(nn.Module):
         nn.init.zeros_(self.proj.bias)
 
 
-class DraftModel(nn.Module):
+class TrainableDrafter(nn.Module):
     """Backbone and heads. Embedding and head are the target's, and are not trained.
 
     Args:

@@ -27,20 +27,20 @@ from dspark.engine.training.batches import Batches
 from dspark.engine.training.card import CardFacts, TextSummary, model_card
 from dspark.engine.training.checkpoint import RunFolder, RunState, num_parameters
 from dspark.engine.training.documents import Documents, check_enough
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.generate import TextBudget, TextProgress, write_texts
 from dspark.engine.training.settings import TrainJob
 from dspark.engine.training.shape import choose_mask_token, drafter_config
 from dspark.engine.training.step import DistillationStep
 from dspark.engine.training.text_file import Text, file_digest, read_texts
 from dspark.engine.training.text_source import TextSource, read_prompts, user_turns
-from dspark.engine.training.trainer import Trainer, TrainReporter
+from dspark.engine.training.trainer import Trainer, TrainListener
 
 # Of the memory of a GPU; training begins when the engine has given it back.
 _TEXT_MEMORY = 0.5
 
 
-class JobReporter(TrainReporter, Protocol):
+class TrainJobListener(TrainListener, Protocol):
     """Is told how the whole job goes."""
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
@@ -63,7 +63,7 @@ class TrainResult:
     device: str
 
 
-def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
+def train_drafter(job: TrainJob, reporter: TrainJobListener) -> TrainResult:
     """Generate text unless there is some, train on it, and leave the best drafter in `job.output`.
 
     Raises:
@@ -97,8 +97,9 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
     _release(device)
     reporter.step("Reading the text")
     material = _material(job, path, target)
-    trainer, parameters = _trainer(job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer,
-                                   reporter=reporter)  # fmt: skip
+    trainer, parameters = _trainer(
+        job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer, reporter=reporter
+    )
     if job.resume:
         trainer.resume()
     reporter.step("Training")
@@ -106,7 +107,7 @@ def train_drafter(job: TrainJob, reporter: JobReporter) -> TrainResult:
     return TrainResult(state, material.summary, parameters, target.device.type)
 
 
-def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: JobReporter) -> Engine:
+def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: TrainJobListener) -> Engine:
     limit = ModelConfig.from_folder(model_folder).max_position_embeddings
     config = EngineConfig(
         target=str(model_folder),
@@ -126,7 +127,7 @@ def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None,
     )
 
 
-def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Path, reporter: JobReporter) -> None:
+def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Path, reporter: TrainJobListener) -> None:
     room = engine.max_context
     prompts: list[list[int]] = []
     if job.text.prompts is not None:
@@ -134,8 +135,8 @@ def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Pat
         read = read_prompts(job.text.prompts, tokenizer, most_tokens=room // 2)
         prompts = read.token_ids
         if read.unused:
-            reporter.note(f"{read.unused} rows of {job.text.prompts} cannot be used: no prompt, or longer than "
-                          f"{room // 2} tokens.")  # fmt: skip
+            why = f"no prompt, or longer than {room // 2} tokens"
+            reporter.note(f"{read.unused} rows of {job.text.prompts} cannot be used: {why}.")
     turns = user_turns(tokenizer, eos_token_id=next(iter(engine.stop_ids), None))
 
     def source(done: frozenset[int]) -> TextSource:
@@ -190,7 +191,7 @@ def _trainer(
     folder: RunFolder,
     model_folder: Path,
     tokenizer: Tokenizer | None,
-    reporter: JobReporter,
+    reporter: TrainJobListener,
 ) -> tuple[Trainer, int]:
     settings, target, documents = job.settings, material.target, material.documents
     mask = job.shape.mask_token_id
@@ -212,7 +213,7 @@ def _trainer(
 
     training, measuring = batches(~material.held_out), batches(material.held_out)
     torch.manual_seed(settings.seed)
-    model = DraftModel(
+    model = TrainableDrafter(
         config, embed=target.embed, dtype=target.dtype, num_positions=settings.row_tokens + config.block_size
     )
     step = DistillationStep(model, target, settings, num_pages=max(training.num_pages, measuring.num_pages))

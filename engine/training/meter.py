@@ -21,7 +21,7 @@ class Gathered:
     positions_per_s: float  # 0 before there is a time to compare with
 
 
-class Meter:
+class StepMeter:
     """Sums over steps, kept on the device until somebody looks."""
 
     def __init__(self, block_size: int, device: torch.device) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.settings import MUON, TrainSettings
 
 _BETAS = (0.9, 0.95)
@@ -19,7 +19,7 @@ class DraftOptimizer:
     Muon's steps are scaled to the size that AdamW's have, so one learning rate serves both.
     """
 
-    def __init__(self, model: DraftModel, settings: TrainSettings) -> None:
+    def __init__(self, model: TrainableDrafter, settings: TrainSettings) -> None:
         projections: list[torch.nn.Parameter] = []
         others: list[torch.nn.Parameter] = []
         for name, parameter in model.named_parameters():

@@ -72,9 +72,9 @@ class TrainSettings:
     l1_share: float = 0.9
     confidence_share: float = 1.0
     position_decay: float = 4.0  # weight of slot k is exp(-(k - 1) / position_decay)
-    evaluate_every: float = 60.0  # seconds
+    evaluate_every_s: float = 60.0
     evaluate_every_steps: int | None = None  # in place of seconds
-    save_every: float = 60.0  # seconds
+    save_every_s: float = 60.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,10 +88,18 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", "Give a whole number of at least 1.")
-        for name in ("minutes", "learning_rate", "max_gradient_norm", "position_decay", "evaluate_every", "save_every"):
+        for name in (
+            "minutes",
+            "learning_rate",
+            "max_gradient_norm",
+            "position_decay",
+            "evaluate_every_s",
+            "save_every_s",
+        ):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name} is {value}", "Give a number above 0.")
+                # Flags carry no unit.
+                raise UsageError(f"{name.removesuffix('_s')} is {value}", "Give a number above 0.")
         for name in ("warmup", "weight_decay", "ce_share", "l1_share", "confidence_share"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):

@@ -11,7 +11,7 @@ from dspark.engine.models.target import Target
 from dspark.engine.training.batches import HostBatch
 from dspark.engine.training.device_batch import DeviceBatch, to_device
 from dspark.engine.training.distillation import Comparison, JointHead, distillation_loss
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.settings import PAGE_TOKENS, TrainSettings
 from dspark.engine.training.teacher import Taught, Teacher
 from dspark.kernels import DistilledRows
@@ -42,7 +42,7 @@ class DistillationStep:
         num_pages: cache pages that the largest batch of texts takes.
     """
 
-    def __init__(self, model: DraftModel, target: Target, settings: TrainSettings, *, num_pages: int) -> None:
+    def __init__(self, model: TrainableDrafter, target: Target, settings: TrainSettings, *, num_pages: int) -> None:
         config = model.config
         self.model, self.settings = model, settings
         self._teacher = Teacher(target, config.target_layer_ids, num_pages=num_pages, page_size=PAGE_TOKENS)

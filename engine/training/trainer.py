@@ -16,7 +16,7 @@ from dspark.engine.training.ahead import Ahead
 from dspark.engine.training.batches import Batches, HostBatch
 from dspark.engine.training.checkpoint import RunFolder, RunState
 from dspark.engine.training.evaluate import evaluate
-from dspark.engine.training.meter import Gathered, Meter
+from dspark.engine.training.meter import Gathered, StepMeter
 from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.schedule import RunClock, learning_rate
 from dspark.engine.training.settings import TrainSettings
@@ -38,7 +38,7 @@ class Reading:
     gathered: Gathered
 
 
-class TrainReporter(Protocol):
+class TrainListener(Protocol):
     """Is told how training goes."""
 
     def trained(self, reading: Reading) -> None:
@@ -66,7 +66,7 @@ class Trainer:
         *,
         identity: Mapping[str, Any],
         card: Callable[[RunState], str],
-        reporter: TrainReporter,
+        reporter: TrainListener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._step, self._batches, self._held_out = step, batches, held_out
@@ -76,7 +76,7 @@ class Trainer:
         self._optimizer = DraftOptimizer(self._model, self._settings)
         self._clock = clock
         self.state = RunState()
-        self._meter = Meter(self._model.config.block_size, next(self._model.parameters()).device)
+        self._meter = StepMeter(self._model.config.block_size, next(self._model.parameters()).device)
 
     def resume(self) -> None:
         """Take up what the folder holds, if it has come to training yet.
@@ -116,11 +116,11 @@ class Trainer:
                     self._read(clock, rate)
                     self._interrupted()
                 every = self._settings.evaluate_every_steps
-                if state.step % every == 0 if every else now - evaluated_s >= self._settings.evaluate_every:
+                if state.step % every == 0 if every else now - evaluated_s >= self._settings.evaluate_every_s:
                     self._read(clock, rate)
                     self._evaluate()
                     evaluated_s = clock.elapsed_s
-                if clock.elapsed_s - saved_s >= self._settings.save_every:
+                if clock.elapsed_s - saved_s >= self._settings.save_every_s:
                     self._read(clock, rate)
                     state.elapsed_s = clock.elapsed_s
                     self._save()

@@ -1,5 +1,5 @@
 """SiLU(gate) * up."""
 
-from .reference import silu_mul
+from dspark.kernels.activation.reference import silu_mul
 
 __all__ = ["silu_mul"]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .layout import AttentionLayout
+from dspark.kernels.attention.layout import AttentionLayout
 
 # Requests with more queries than this attend alone: padding the others to them would cost more than the extra calls.
 LONGEST_BATCHED_QUERY = 16

@@ -4,10 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dspark.kernels.attention.layout import AttentionLayout
+from dspark.kernels.attention.plan import LONGEST_BATCHED_QUERY, AttentionPiece, plan_attention
 from dspark.kernels.rope_cache.reference import rope_and_cache
-
-from .layout import AttentionLayout
-from .plan import LONGEST_BATCHED_QUERY, AttentionPiece, plan_attention
 
 
 def rope_attention(

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dspark.kernels.attention.layout import AttentionLayout
 from dspark.kernels.sampling.scratch import scratch_for
-
-from .layout import AttentionLayout
 
 # A split reads at least this many cache rows: below it, merging the splits costs more than they save ...
 MIN_SPLIT_ROWS = 256

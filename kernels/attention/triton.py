@@ -7,12 +7,11 @@ import torch
 import triton
 from torch import Tensor
 
+from dspark.kernels.attention.kernel import attention_kernel
+from dspark.kernels.attention.layout import AttentionLayout
+from dspark.kernels.attention.split_plan import SplitPlan, plan_splits
 from dspark.kernels.pdl import launch_options, launches_early
 from dspark.kernels.rope_cache.triton import rope_and_cache
-
-from .kernel import attention_kernel
-from .layout import AttentionLayout
-from .split_plan import SplitPlan, plan_splits
 
 # Packed rows up to which the attention kernel itself rotates queries and stores K and V: one tile must hold them.
 _MAX_FUSED_ROWS = 32

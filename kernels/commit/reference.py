@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .fields import ResultField, SlotField
+from dspark.kernels.commit.fields import ResultField, SlotField
 
 
 def commit_round(

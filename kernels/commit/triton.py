@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .fields import ResultField, SlotField
+from dspark.kernels.commit.fields import ResultField, SlotField
 
 _START = tl.constexpr(int(SlotField.START))
 _ANCHOR = tl.constexpr(int(SlotField.ANCHOR))

@@ -1,5 +1,5 @@
 """How far draft distributions are from the target's, and what moves them there."""
 
-from .rows import DistilledRows
+from dspark.kernels.distillation.rows import DistilledRows
 
 __all__ = ["DistilledRows"]

@@ -6,10 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark.kernels.activation.triton import silu_mul
+from dspark.kernels.linear.tiles import CoreTile, choose_tile
 from dspark.kernels.norm.triton import rms_norm
 from dspark.kernels.pdl import await_inputs, launch_options, launches_early
-
-from .tiles import CoreTile, choose_tile
 
 
 @triton.jit(do_not_specialize=["num_rows"])

@@ -1,5 +1,5 @@
 """RMSNorm with an optional residual addition."""
 
-from .reference import rms_norm
+from dspark.kernels.norm.reference import rms_norm
 
 __all__ = ["rms_norm"]

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from dspark.kernels.commit.fields import SlotField
-
-from .inputs import BatchInputs, RoundField
+from dspark.kernels.prepare.inputs import BatchInputs, RoundField
 
 
 def prepare_batch(

@@ -5,8 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark.kernels.commit.fields import SlotField
-
-from .inputs import BatchInputs, RoundField
+from dspark.kernels.prepare.inputs import BatchInputs, RoundField
 
 _SLOT = tl.constexpr(int(RoundField.SLOT))
 _LENGTH = tl.constexpr(int(RoundField.LENGTH))

@@ -81,7 +81,7 @@ def ablation(arguments: argparse.Namespace, console: Console) -> None:
                 output=Path(folder),
                 shape=shape,
                 settings=TrainSettings(
-                    steps=arguments.steps, rows=arguments.rows, anchors=arguments.anchors, save_every=1e9, **changes
+                    steps=arguments.steps, rows=arguments.rows, anchors=arguments.anchors, save_every_s=1e9, **changes
                 ),
                 text=TextSettings(data=arguments.data),
             )

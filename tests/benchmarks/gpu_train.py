@@ -35,7 +35,7 @@ from dspark.engine.models.target import Target
 from dspark.engine.training.batches import Batches, HostBatch
 from dspark.engine.training.distillation import distillation_loss
 from dspark.engine.training.documents import Documents
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.optimizer import DraftOptimizer
 from dspark.engine.training.settings import DrafterShape, TrainSettings
 from dspark.engine.training.shape import drafter_config
@@ -92,7 +92,11 @@ def plain_autograd(step: DistillationStep, host: HostBatch) -> torch.Tensor:
 
 
 def measure(
-    way: str, loss_of: Callable[[HostBatch], torch.Tensor], model: DraftModel, settings: TrainSettings, batches: Batches
+    way: str,
+    loss_of: Callable[[HostBatch], torch.Tensor],
+    model: TrainableDrafter,
+    settings: TrainSettings,
+    batches: Batches,
 ) -> Speed:
     """Wall time of whole steps, one behind the other."""
     optimizer = DraftOptimizer(model, settings)
@@ -151,7 +155,7 @@ class Workplace:
             seed=0,
         )
         positions = settings.row_tokens + self.config.block_size
-        model = DraftModel(self.config, embed=self.target.embed, dtype=torch.bfloat16, num_positions=positions)
+        model = TrainableDrafter(self.config, embed=self.target.embed, dtype=torch.bfloat16, num_positions=positions)
         return DistillationStep(model, self.target, settings, num_pages=batches.num_pages), batches
 
 

@@ -134,7 +134,7 @@ def test_files_that_do_not_fit_together_are_refused(simulate) -> None:
             [simulate(9, (1.0,), seed=s, provenance=Provenance(drafter=d)) for s, d in enumerate("xy")],
             names=["a", "b"],
         )
-    with pytest.raises(CalibrationError, match="No traces"):
+    with pytest.raises(CalibrationError, match="no traces"):
         concatenate([], names=[])
 
 

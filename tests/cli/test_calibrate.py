@@ -134,7 +134,7 @@ def test_recorded_rounds_need_no_model_library(here):
 
 
 HOSTILE = {
-    "no rows": (traces_to_frame(simulated(20)).iloc[:0], "There are no rounds to calibrate on"),
+    "no rows": (traces_to_frame(simulated(20)).iloc[:0], "there are no rounds to calibrate on"),
     "a logit that is NaN": ({"confidence_logit_1": [np.nan, 1.0]}, "NaN or infinite"),
     "a logit that is infinite": ({"confidence_logit_1": [np.inf, 1.0]}, "NaN or infinite"),
     "accepted beyond the block": ({"accepted": [2, 0]}, "more positions were accepted than verified"),

@@ -185,7 +185,7 @@ def test_flags_reach_what_they_name(workplace):
     assert (settings.minutes, settings.steps, settings.rows, settings.row_tokens) == (3.0, None, 4, 64)
     assert (settings.anchors, settings.learning_rate, settings.weight_decay) == (7, 0.1, 0.0)
     assert settings.optimizer == "muon"
-    assert (settings.evaluate_every, settings.seed) == (5.0, 11)
+    assert (settings.evaluate_every_s, settings.seed) == (5.0, 11)
     assert (text.prompts, text.data, text.minutes, text.tokens) == ("p", Path("f"), 0.5, 9)
     assert (text.temperatures, text.max_tokens, text.concurrency) == ((1.0, 0.5), 33, 3)
 
@@ -233,6 +233,7 @@ def test_an_interrupt_says_what_there_is(workplace, capsys):
         (["-o", "d", "--optimizer", "sgd"], "--optimizer is 'sgd'"),
         (["-o", "d", "--row-tokens", "100"], "--row-tokens is 100"),
         (["-o", "d", "--learning-rate", "nan"], "--learning-rate is nan"),
+        (["-o", "d", "--evaluate-every", "0"], "--evaluate-every is 0"),
         (["-o", "d", "--text-tokens", "0"], "--text-tokens is 0"),
         (["-o", "d", "--max-tokens", "1"], "--max-tokens is 1"),
         (["-o", "d", "--seed", "-1"], "--seed is -1"),

@@ -227,7 +227,7 @@ def test_repeats_fit_into_a_minute(once_s, repeats):
 
 
 def test_another_bucket_than_asked_for_is_an_error(engine):
-    with pytest.raises(EngineError, match="Bucket 17 ran where 16 was asked for"):
+    with pytest.raises(EngineError, match="bucket 17 ran where 16 was asked for"):
         profile_engine(engine, ProfileSettings(), Watcher(), timer=ModelTimer(wrong=16))
 
 

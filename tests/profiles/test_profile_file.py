@@ -108,7 +108,7 @@ def test_a_failed_write_leaves_the_file_before(profile, tmp_path, monkeypatch):
             "a target of another shape: num_layers 6 in tiny, 7 in big",
         ),
         ({"drafter": ModelShape("other", None, {"block_size": 5})}, "a drafter of another shape: block_size 7"),
-        ({"drafter": None}, "The profile has a drafter and the run has none"),
+        ({"drafter": None}, "the profile has a drafter and the run has none"),
         ({"dtype": "bfloat16"}, "measured with dtype float32, and this is bfloat16"),
         ({"device": "cuda", "device_name": "a GPU"}, "measured with device cpu, and this is cuda"),
         ({"device_name": "another CPU"}, "measured with device a CPU, and this is another CPU"),

@@ -44,7 +44,7 @@ def test_prefill_buckets_end_with_the_chunk(most: int, sizes: tuple[int, ...]) -
 
 
 def test_beyond_the_largest() -> None:
-    with pytest.raises(EngineError, match=r"A batch of 9 requests .* holds 8") as raised:
+    with pytest.raises(EngineError, match=r"a batch of 9 requests .* holds 8") as raised:
         Buckets("requests", (1, 4, 8)).bucket_for(9)
     assert raised.value.remedy
 

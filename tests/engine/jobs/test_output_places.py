@@ -7,7 +7,14 @@ import pytest
 from refusals import assert_reads_well
 
 from dspark.engine.errors import UsageError
-from dspark.engine.jobs.output_places import check_document, check_folder, check_output, metrics_path, refuse_both
+from dspark.engine.jobs.output_places import (
+    DecodePlaces,
+    check_document,
+    check_folder,
+    check_output,
+    metrics_path,
+    refuse_both,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +41,30 @@ def test_a_place_for_metrics_is_checked_like_that_of_the_output(tmp_path):
         check_document(tmp_path / "file" / "m.json", flag="--metrics")
     assert "--metrics" in refused.value.remedy
     check_document(tmp_path / "new" / "m.json", flag="--metrics")
+
+
+def test_a_finished_output_is_not_refused_when_it_is_resumed(tmp_path):
+    (tmp_path / "out.jsonl").touch()
+    places = DecodePlaces.named(tmp_path / "out.jsonl", None, workdir=tmp_path)
+    assert places.check_output(resume=True, overwrite=False)
+    with pytest.raises(UsageError, match="exists"):
+        places.check_output(resume=False, overwrite=False)
+    assert not places.check_output(resume=False, overwrite=True)
+
+
+def test_only_a_place_that_was_named_is_refused_by_its_own_flag(tmp_path):
+    (tmp_path / "m").mkdir()
+    named = DecodePlaces.named(None, tmp_path / "m", workdir=tmp_path)
+    assert (named.output, named.check_output(resume=False, overwrite=False)) == (tmp_path / "decode.jsonl", False)
+    with pytest.raises(UsageError, match="is not a file") as refused:
+        named.check_metrics()
+    assert "--metrics" in refused.value.remedy
+    (tmp_path / "decode.metrics.json").mkdir()
+    beside = DecodePlaces.named(None, None, workdir=tmp_path)
+    beside.check_metrics()
+    with pytest.raises(UsageError, match="is not a file") as refused:
+        beside.check_output(resume=False, overwrite=False)
+    assert "--output" in refused.value.remedy
 
 
 def test_only_files_are_outputs(tmp_path):

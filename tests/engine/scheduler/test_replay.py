@@ -79,8 +79,8 @@ def test_constant_blocks_give_what_one_round_gives(policy: str, verified: int, t
     )
     assert result.tokens_per_s == pytest.approx(requests * tokens / float(round_s))
     assert result.tokens_per_s_per_user == pytest.approx(result.tokens_per_s / requests)
-    assert (result.mean_budget, result.budget_sd) == (verified, 0)
-    assert result.mean_accepted == tokens - 1 and result.draft_share == (policy != "none")
+    assert (result.verified_per_request, result.budget_sd) == (verified, 0)
+    assert result.mean_accepted == tokens - 1 and result.drafting_share == (policy != "none")
 
 
 @pytest.mark.parametrize("passing", [0, 1, 4, 7])
@@ -142,8 +142,8 @@ def test_a_drafter_that_never_helps_costs_less_than_one_per_cent(concurrency: in
 
 def test_drafting_is_kept_at_the_loads_at_which_it_helps() -> None:
     blocks, curve = recorded_blocks(-0.3), device_curve(draft=2.0)
-    assert run(blocks, curve, "async", 4).draft_share > 0.95
-    assert run(blocks, curve, "async", 256).draft_share < 0.05
+    assert run(blocks, curve, "async", 4).drafting_share > 0.95
+    assert run(blocks, curve, "async", 256).drafting_share < 0.05
 
 
 def test_no_blocks_are_refused() -> None:

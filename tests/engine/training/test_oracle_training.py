@@ -14,7 +14,7 @@ from dspark.engine.models.layers import Embedding, Head
 from dspark.engine.training.batches import Chunk
 from dspark.engine.training.device_batch import BlockLayout
 from dspark.engine.training.distillation import Comparison, JointHead, distillation_loss
-from dspark.engine.training.draft_model import DraftModel
+from dspark.engine.training.draft_model import TrainableDrafter
 
 EXPECTED = json.loads((FIXTURES / "train_forward" / "expected.json").read_text())
 CASES = {case["fixture"]: case for case in EXPECTED["cases"]}
@@ -55,7 +55,7 @@ def forward(name):
     weights = load_file(folder / "model.safetensors")
     embed = Embedding(weights.pop("embed_tokens.weight"), torch.float32)
     head = Head(weights.pop("lm_head.weight"))
-    model = DraftModel(config, embed=embed, dtype=torch.float32, num_positions=64)
+    model = TrainableDrafter(config, embed=embed, dtype=torch.float32, num_positions=64)
     model.load_state_dict(weights)
     positions = torch.arange(40).expand(2, -1)
     anchors = expected["anchor_positions"]

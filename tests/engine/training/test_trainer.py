@@ -16,7 +16,7 @@ from dspark.engine.training.documents import Documents
 from dspark.engine.training.settings import TrainSettings
 from dspark.engine.training.trainer import Trainer
 
-SETTINGS = TrainSettings(steps=9, rows=2, row_tokens=64, anchors=5, evaluate_every_steps=3, save_every=1e9)
+SETTINGS = TrainSettings(steps=9, rows=2, row_tokens=64, anchors=5, evaluate_every_steps=3, save_every_s=1e9)
 
 
 class Watcher:
@@ -184,7 +184,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 def test_a_run_of_minutes_ends_with_its_time(tmp_path):
     now = [0.0]
-    settings = TrainSettings(minutes=1, rows=2, row_tokens=64, anchors=5, evaluate_every=25, save_every=20)
+    settings = TrainSettings(minutes=1, rows=2, row_tokens=64, anchors=5, evaluate_every_s=25, save_every_s=20)
     watcher = Watcher()
     trainer = make_trainer(tmp_path, settings, watcher=watcher)
     trainer._clock = lambda: now[0]
