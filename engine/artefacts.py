@@ -17,6 +17,7 @@ from dspark.profiles import check_conditions, load_profile
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
+    from dspark.profiles import StepCurve
 
 
 def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
@@ -37,8 +38,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
     runner = "eager" if engine.graphs is None else "graphs"
     engine.notes += check_conditions(profile.conditions, engine_conditions(engine, runner=runner))
     curve = profile.curve
-    stairs = [curve.target, curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
-    most = min(staircase.largest for staircase in stairs)
+    most = most_requests(curve)
     if most < engine.concurrency:
         raise UsageError(
             f"concurrency is {engine.concurrency}, and the profile knows batches of up to {most} requests",
@@ -46,6 +46,12 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
         )
     clock = RoundClock(curve, adapt=engine.config.adapt)
     return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal)
+
+
+def most_requests(curve: StepCurve) -> int:
+    """The largest batch of which every part of a round can be looked up."""
+    stairs = [curve.target, curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
+    return min(staircase.largest for staircase in stairs)
 
 
 def confidence_temperatures(engine: Engine) -> np.ndarray:
