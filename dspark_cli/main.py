@@ -23,6 +23,7 @@ from dspark.cli.inspect import inspect as inspect_checkpoint
 from dspark.cli.output import Sink
 from dspark.cli.profile import profile
 from dspark.cli.report import report
+from dspark.cli.selftest import selftest
 from dspark.cli.train import train
 
 
@@ -64,6 +65,7 @@ app.command(cls=_Command)(report)
 app.command(cls=_Command)(export)
 app.command("inspect", cls=_Command)(inspect_checkpoint)
 app.command(cls=_Command)(train)
+app.command(cls=_Command)(selftest)
 
 
 def _show_version(value: bool) -> None:

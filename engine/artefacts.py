@@ -20,7 +20,7 @@ from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
-from dspark.profiles import check_conditions, load_profile
+from dspark.profiles import Profile, check_conditions, load_profile
 
 if TYPE_CHECKING:
     from dspark.engine.config import EngineConfig
@@ -41,8 +41,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
             f"policy {engine.policy_name} needs to know how long a round takes, and there is no profile",
             "Run `dspark profile` first, or use a policy that plans nothing, such as fixed:K.",
         )
-    if isinstance(profile, str):
-        profile = load_profile(Path(profile))
+    profile = loaded_profile(profile)
     runner = "eager" if engine.graphs is None else "graphs"
     engine.notes += check_conditions(profile.conditions, engine_conditions(engine, runner=runner))
     curve = profile.curve
@@ -54,6 +53,15 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
         )
     clock = RoundClock(curve, adapt=engine.config.adapt)
     return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal, certain=engine.ngram is not None)
+
+
+def loaded_profile(profile: Profile | str) -> Profile:
+    """The profile itself, or what is in the file of that name.
+
+    Raises:
+        ProfileError: the file cannot be read, or is no profile.
+    """
+    return load_profile(Path(profile)) if isinstance(profile, str) else profile
 
 
 def confidence_temperatures(engine: Engine) -> np.ndarray:

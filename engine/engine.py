@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from dspark.engine.artefacts import confidence_temperatures, make_planner
+from dspark.engine.artefacts import confidence_temperatures, loaded_profile, make_planner
 from dspark.engine.batch import PackedBatch
 from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
@@ -96,7 +96,7 @@ class Engine:
         self.detokenizer = detokenizer
         self.stop_ids = _stop_ids(target, detokenizer)
         self.stop_id_tensor = torch.tensor(sorted(self.stop_ids) or [NO_STOP], device=self.device)  # [n] int64
-        self.concurrency = config.concurrency or DEFAULT_CONCURRENCY[self.device.type]
+        self.concurrency = config.concurrency or self._default_concurrency()
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
         # On a CPU a prefill takes as long as its tokens do, however few they are.
@@ -227,6 +227,16 @@ class Engine:
             "seed": self.config.seed,
             "max_context": self.max_context,
         }
+
+    def _default_concurrency(self) -> int:
+        """What suits the device, as far as the profile that rounds are planned by knows so many requests."""
+        most = DEFAULT_CONCURRENCY[self.device.type]
+        if not isinstance(self.policy, Planned) or self.config.profile is None:
+            return most
+        profiled = loaded_profile(self.config.profile).curve.max_requests
+        if profiled < most:
+            self.notes.append(f"{profiled} requests are decoded at once, as many as the profile knows of, not {most}.")
+        return min(most, profiled)
 
     def _pipeline_depth(self) -> int:
         if self.observer is not None or self.ngram is not None:

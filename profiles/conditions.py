@@ -8,7 +8,10 @@ from typing import Any
 
 from dspark.profiles.errors import ProfileError
 
-_AGAIN = "Run `dspark profile` again with the same --target, --drafter, --device and --dtype, or decode without it."
+_AGAIN = (
+    "Run `dspark profile` again with the same --target, --drafter, --device and --dtype, or decode without it, by a "
+    "--policy that plans nothing, such as fixed:7."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,12 @@ def test_a_profile_of_something_else_is_refused(workplace, capsys):
     assert "bfloat16" in said and "dspark profile" in said
 
 
+def test_by_default_no_more_requests_run_than_were_profiled(workplace, capsys):
+    at = DECODE.index("--concurrency")
+    assert main(DECODE[:at] + DECODE[at + 2 :]) == 0
+    assert "2 requests are decoded at once, as many as the profile knows of, not 16." in capsys.readouterr().err
+
+
 def test_more_requests_than_were_profiled(workplace, capsys):
     assert main([*DECODE, "--concurrency", "64"]) == 2
     said = capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""The self-test of one pair: every policy that a run may use, one engine after the other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dspark.engine.config import EngineConfig
+from dspark.engine.device import choose_device
+from dspark.engine.engine import Engine
+from dspark.engine.errors import UsageError
+from dspark.engine.models.drafter_config import DrafterConfig
+from dspark.engine.models.model_config import ModelConfig
+from dspark.engine.scheduler.policies import Planned, parse_policy
+from dspark.engine.selftest.ends import EndToken, check_ends, end_token
+from dspark.engine.selftest.greedy import check_greedy, greedy_texts
+from dspark.engine.selftest.noise import logit_noise
+from dspark.engine.selftest.plain import PlainForward
+from dspark.engine.selftest.prompts import selftest_prompts
+from dspark.engine.selftest.report import Check, SelftestReport
+from dspark.engine.selftest.sampled import check_sampled
+from dspark.engine.selftest.settings import CONTEXT_TOKENS, PROMPT_TOKENS, SelftestSettings
+
+if TYPE_CHECKING:
+    from dspark.engine.jobs.dialogue import TextCodec
+    from dspark.profiles import Profile
+
+_CONCURRENCY = {"cpu": 16, "cuda": 64}
+_SAMPLES = {"cpu": 80, "cuda": 256}
+_NOISE_TEXTS = 2
+Step = Callable[[str], None]
+
+
+def selftest_policies(config: EngineConfig, gamma: int) -> list[str]:
+    """The policy that `config` names, or one of each kind that can run with it."""
+    if config.policy is not None:
+        return [config.policy]
+    return [f"fixed:{gamma}", "threshold:0.5", *(["async"] if config.profile is not None else [])]
+
+
+def run_selftest(
+    config: EngineConfig, settings: SelftestSettings, *, tokenizer: TextCodec | None, step: Step
+) -> SelftestReport:
+    """Check that speculation with `config` leaves the target's text and distribution alone.
+
+    Args:
+        config: names local folders of a target and its drafter; `profile`, where it is given, is read already.
+        tokenizer: the target's; None: prompts are made-up tokens.
+        step: told what comes next.
+
+    Raises:
+        UsageError: nothing is drafted, or the models see less than the texts take.
+        EngineError, CheckpointError, ProfileError, CalibrationError: as when the pair decodes.
+    """
+    config, gamma = _sized(config, settings)
+    asked = selftest_prompts(
+        tokenizer,
+        vocab_size=ModelConfig.from_folder(Path(config.target)).vocab_size,
+        count=max(settings.texts, settings.contexts),
+        seed=settings.seed,
+    )
+    prompts = asked[: settings.texts]
+    contexts = [prompt[:CONTEXT_TOKENS] for prompt in asked[: settings.contexts]]
+    samples = settings.samples or _SAMPLES[choose_device(config.device).type]
+    step("Decoding plainly")
+    reference, noise, plain_check = _plain(config, settings, prompts, step=1 + gamma)
+    checks, notes = [plain_check], dict.fromkeys(() if tokenizer else ("no tokenizer: prompts are made-up tokens",))
+    for policy in selftest_policies(config, gamma):
+        step(f"Decoding with {policy}")
+        # What the engine before held has to be gone first.
+        gc.collect()
+        engine = Engine(_for_policy(config, policy), detokenizer=EndToken(end_token(reference)))
+        notes |= dict.fromkeys(engine.notes)
+        plain = PlainForward(engine)
+        texts = greedy_texts(engine, prompts, settings.text_tokens)
+        checks.append(check_greedy(plain, prompts, texts, policy=policy, noise=noise, reference=reference))
+        checks += check_ends(engine, plain, prompts, policy=policy, most=max(settings.text_tokens // 2, 2), noise=noise)
+        step(f"Sampling with {policy}")
+        checks.append(check_sampled(engine, plain, contexts, policy=policy, samples=samples, noise=noise))
+        del engine, plain
+    return SelftestReport(tuple(checks), noise, tuple(notes))
+
+
+def _sized(config: EngineConfig, settings: SelftestSettings) -> tuple[EngineConfig, int]:
+    """The configuration with a batch and a context of this test's size, and its drafter's block size."""
+    drafter = None if config.drafter in (None, "none") else DrafterConfig.from_folder(Path(str(config.drafter)))
+    if drafter is None or (config.policy is not None and not parse_policy(config.policy, drafter.block_size).drafts):
+        raise UsageError(
+            "a self-test compares decoding with and without drafts, and nothing is drafted",
+            "Give a --drafter, and a policy that uses it.",
+        )
+    target = ModelConfig.from_folder(Path(config.target))
+    limit = min(target.max_position_embeddings, drafter.backbone.max_position_embeddings)
+    if settings.most_context > limit:
+        raise UsageError(
+            f"texts of {settings.text_tokens} tokens behind prompts of {PROMPT_TOKENS} are beyond what the models "
+            f"can see ({limit} tokens)",
+            "Give shorter texts.",
+        )
+    concurrency = config.concurrency or _CONCURRENCY[choose_device(config.device).type]
+    if config.concurrency is None and config.profile is not None:
+        concurrency = min(concurrency, _read(config.profile).curve.max_requests)
+    sized = replace(config, concurrency=concurrency, max_context=settings.most_context, seed=settings.seed)
+    return sized, drafter.block_size
+
+
+def _read(profile: Profile | str) -> Profile:
+    if isinstance(profile, str):
+        from dspark.profiles import load_profile
+
+        return load_profile(Path(profile))
+    return profile
+
+
+def _for_policy(config: EngineConfig, policy: str) -> EngineConfig:
+    planned = isinstance(parse_policy(policy, None), Planned)
+    return replace(config, policy=policy, profile=config.profile if planned else None)
+
+
+def _plain(
+    config: EngineConfig, settings: SelftestSettings, prompts: list[list[int]], *, step: int
+) -> tuple[list[list[int]], float, Check]:
+    """Texts of plain decoding, the noise of the target's logits, and what the target says of these texts."""
+    engine = Engine(replace(config, policy="none", profile=None, calibration=None))
+    plain = PlainForward(engine)
+    texts = greedy_texts(engine, prompts, settings.text_tokens)
+    whole = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
+    noise = logit_noise(plain, whole[:_NOISE_TEXTS], step=step)
+    return texts, noise, check_greedy(plain, prompts, texts, policy="none", noise=noise)
