@@ -13,8 +13,6 @@ from dspark.engine.models.aliases import NO_DRAFTER, drafter_for
 if TYPE_CHECKING:
     from dspark.engine.config import EngineConfig
 
-_PLANNED = ("causal", "async")
-
 
 def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
     """The configuration with the profile and the calibration that its policy reads, as far as they are there.
@@ -23,19 +21,22 @@ def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
         UsageError: the policy plans by a profile, and there is none.
         ProfileError, CalibrationError: one cannot be read.
     """
+    from dspark.engine.scheduler.policies import Planned, parse_policy
+
     profile, calibration = workdir / PROFILE, workdir / CALIBRATION
+    policy = None if config.policy is None else parse_policy(config.policy, None)
     drafts = drafter_for(config.target, config.drafter) != NO_DRAFTER
-    if drafts and config.policy in (None, *_PLANNED) and profile.exists():
+    if drafts and (policy is None or isinstance(policy, Planned)) and profile.exists():
         from dspark.profiles import load_profile
 
         config = replace(config, profile=load_profile(profile))
-    elif config.policy in _PLANNED:
+    elif isinstance(policy, Planned):
         raise UsageError(
             f"policy {config.policy} plans by a profile, and there is no {profile}",
             "Run `dspark profile` first, with the same --target, --drafter, --device, --dtype and --workdir.",
         )
-    reads_confidence = config.profile is not None or (config.policy or "").startswith("threshold")
-    if drafts and reads_confidence and calibration.exists():
+    reads_confidence = policy is not None and not isinstance(policy, Planned) and policy.reads_confidence
+    if drafts and (config.profile is not None or reads_confidence) and calibration.exists():
         from dspark.calibration import load_calibration
 
         config = replace(config, calibration=load_calibration(calibration))

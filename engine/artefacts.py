@@ -46,8 +46,7 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
     runner = "eager" if engine.graphs is None else "graphs"
     engine.notes += check_conditions(profile.conditions, engine_conditions(engine, runner=runner))
     curve = profile.curve
-    stairs = [curve.target, curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
-    most = min(staircase.largest for staircase in stairs)
+    most = curve.max_requests
     if most < engine.concurrency:
         raise UsageError(
             f"concurrency is {engine.concurrency}, and the profile knows batches of up to {most} requests",

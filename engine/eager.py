@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from dspark.engine.draft_noise import DraftNoise
+from dspark.engine.flights import LaunchedRound
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing, pack
 from dspark.engine.proposals import DraftBlock, DraftOutput
 from dspark.engine.round_marks import RoundMarks
+from dspark.engine.sampling import Sampling
 from dspark.engine.signals import round_signals
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download, upload
 from dspark.kernels import (
-    DRAFT,
-    SAMPLE,
     NoiseKeys,
     ResultField,
     SamplingRows,
@@ -53,8 +54,7 @@ class EagerRunner:
         # [T, V] fp32 of the round verified last; T may be padded.
         self._target_logits: torch.Tensor | None = None
         # Of the round at hand, where it is timed.
-        self.marks: RoundMarks | None = None
-        self.bucket = 0  # packed tokens that the target's last batch was padded to
+        self._marks: RoundMarks | None = None
 
     def place(self, rows: np.ndarray) -> None:
         """Tell the device where the waiting requests in slots `rows` [R] stand.
@@ -107,7 +107,7 @@ class EagerRunner:
 
     def begin_round(self, *, timed: bool) -> None:
         """A round starts here."""
-        self.marks = RoundMarks(self.device) if timed else None
+        self._marks = RoundMarks(self.device) if timed else None
 
     def draft(self, rows: np.ndarray, order: RoundOrder) -> DraftOutput:
         """Draft the block that is ordered for slots `rows` [R]; valid until the next one."""
@@ -131,7 +131,7 @@ class EagerRunner:
         )
         return drafter.draft(block, cache)
 
-    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> LaunchedRound:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
         Requests that have finished on the device have no tokens in the batch.
@@ -147,15 +147,13 @@ class EagerRunner:
         steps = 0 if draft is None else draft.tokens.shape[1]
         out = torch.full((len(rows), len(ResultField) + steps), -1, dtype=torch.int64, device=self.device)
         if (lengths < 0).all():
-            self.marks, self.bucket = None, 0
-            return Download(out)
+            return LaunchedRound(Download(out), bucket=0, marks=None)
         index = pack(self.pool, rows, starts, lengths + 1)
         tokens = self._tensor(state[:, SlotField.ANCHOR])[:, None]  # [R, 1]
         if draft is not None:
             tokens = torch.cat([tokens, draft.tokens], dim=1)
         batch = index.batch(tokens[self._tensor(index.request), self._tensor(index.offsets)], self.device)
         logits = self._target_logits = self.engine.target_step(batch)
-        self.bucket = len(logits)
         self._mark()
         verdict = verify(
             logits,
@@ -182,7 +180,7 @@ class EagerRunner:
             out=out,
         )
         self._mark()
-        return Download(out)
+        return LaunchedRound(Download(out), bucket=len(logits), marks=self._marks)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
         """What `round_signals` reads off the logits of the round just verified, before another one is launched."""
@@ -200,7 +198,6 @@ class EagerRunner:
         out = torch.zeros(len(caps), dtype=torch.int64, device=self.device)
         allocate_lengths(
             draft.confidence_logits,
-            torch.arange(len(caps), device=self.device),
             self._tensor(caps),
             temperatures=self.engine.temperature_tensor[: draft.confidence_logits.shape[1]],
             budget=torch.tensor([budget], device=self.device),
@@ -209,22 +206,20 @@ class EagerRunner:
         return out.cpu().numpy()
 
     def _mark(self) -> None:
-        if self.marks is not None:
-            self.marks.mark()
+        if self._marks is not None:
+            self._marks.mark()
 
     def _state_of(self, rows: np.ndarray) -> np.ndarray:
         """Where slots `rows` [R] stand, [R, fields]: read where it costs nothing, waited for elsewhere."""
         return self.state.cpu().numpy()[rows]
 
     def _draft_noise(self, rows: np.ndarray, starts: np.ndarray) -> NoiseKeys:
-        """Fresh noise for every block that is drafted; in coupled mode the target's own noise instead."""
-        coupled = self.engine.config.acceptance == "coupled"
-        generations = np.zeros(len(rows), dtype=np.int64) if coupled else self.slots.generation[rows]
+        rule = DraftNoise.of(self.engine.config.acceptance)
         return NoiseKeys(
             seeds=self._tensor(self.slots.seeds[rows]),
             positions=self._tensor(starts),
-            generations=self._tensor(generations),
-            purpose=SAMPLE if coupled else DRAFT,
+            generations=self._tensor(rule.generations(self.slots.generation[rows])),
+            purpose=rule.purpose,
         )
 
     def _sampling_rows(self, rows: np.ndarray) -> SamplingRows:
@@ -234,14 +229,14 @@ class EagerRunner:
         return self._sampling[1]
 
     def _read_sampling_rows(self, rows: np.ndarray) -> SamplingRows:
-        temperature, top_k, top_p = self.slots.temperature[rows], self.slots.top_k[rows], self.slots.top_p[rows]
+        slots, sampling = self.slots, Sampling.of(self.slots, rows)
         return SamplingRows(
-            temperature=self._tensor(temperature),
-            top_k=self._tensor(top_k),
-            top_p=self._tensor(top_p),
-            seeds=self._tensor(self.slots.seeds[rows]),
-            all_greedy=not temperature.any(),
-            any_truncated=bool(((temperature > 0) & ((top_k > 0) | (top_p < 1))).any()),
+            temperature=self._tensor(slots.temperature[rows]),
+            top_k=self._tensor(slots.top_k[rows]),
+            top_p=self._tensor(slots.top_p[rows]),
+            seeds=self._tensor(slots.seeds[rows]),
+            all_greedy=sampling is Sampling.GREEDY,
+            any_truncated=sampling is Sampling.TRUNCATED,
         )
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:

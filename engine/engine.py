@@ -26,7 +26,7 @@ from dspark.engine.observation import RoundObserver
 from dspark.engine.requests import Completion, Request
 from dspark.engine.round_meter import RoundListener
 from dspark.engine.scheduler.planner import RoundPlanner
-from dspark.engine.scheduler.policies import LengthPolicy, Planned, parse_policy
+from dspark.engine.scheduler.policies import LengthPolicy, Planned, default_policy, parse_policy
 from dspark.engine.stopping import Detokenizer, StopText
 from dspark.kernels import NO_STOP
 
@@ -80,7 +80,7 @@ class Engine:
         self.ngram = pair.drafter if isinstance(pair.drafter, NgramDrafter) else None
         self.drafter = drafter = None if isinstance(pair.drafter, NgramDrafter) else pair.drafter
         self.gamma = pair.drafter.block_size if pair.drafter is not None else 0
-        policy_name = config.policy or _default_policy(self.gamma, plans=planner is not None or bool(config.profile))
+        policy_name = config.policy or default_policy(self.gamma, plans=planner is not None or bool(config.profile))
         self.policy = policy or parse_policy(policy_name, self.gamma)
         self.policy_name = policy_name if policy is None else repr(policy)
         if self.policy.drafts and self.gamma == 0:
@@ -280,12 +280,6 @@ class Engine:
         graphs = DecodeGraphs(self, self.graph_sizes, drafter=self.drafter)
         graphs.capture_all(progress)
         return graphs
-
-
-def _default_policy(gamma: int, *, plans: bool) -> str:
-    if gamma == 0:
-        return "none"
-    return "async" if plans else f"fixed:{gamma}"
 
 
 def _stop_ids(target: Target, detokenizer: Detokenizer | None) -> frozenset[int]:

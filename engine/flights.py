@@ -21,6 +21,15 @@ class Prefill:
     result: Download  # [R, fields]
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchedRound:
+    """What a runner has launched for R requests."""
+
+    result: Download  # [R, fields + G]
+    bucket: int  # packed tokens that the target's batch was padded to; 0: nobody had any
+    marks: RoundMarks | None  # None: not measured
+
+
 @dataclass(slots=True)
 class Flight:
     """A round of R requests whose result is on its way."""

@@ -98,20 +98,19 @@ class DecodeLoop:
             slots.generation[rows] += 1
             draft = runner.draft(rows, order)
             order = self._scheduler.revise(rows, order, draft)
-        result = runner.verify(rows, order, draft)
-        self._flights.append(
-            Flight(
-                rows,
-                slots.serial[rows],
-                result,
-                order=order,
-                bucket=runner.bucket,
-                draft=draft,
-                marks=runner.marks,
-                follows_a_round=self._last_launch_was_a_round,
-            )
+        launched = runner.verify(rows, order, draft)
+        flight = Flight(
+            rows,
+            slots.serial[rows],
+            launched.result,
+            order=order,
+            bucket=launched.bucket,
+            draft=draft,
+            marks=launched.marks,
+            follows_a_round=self._last_launch_was_a_round,
         )
-        slots.launch(rows, order.lengths + 1)
+        self._flights.append(flight)
+        slots.launch(rows, flight.most_ahead)
         self._launched_rounds += 1
         self._last_launch_was_a_round = True
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from dspark.engine.errors import RequestError
-from dspark.engine.wording import shortened
+from dspark.engine.wording import shown
 
 _MAX_SEED = 2**64
 _MAX_COUNT = 2**31 - 1
@@ -44,20 +44,20 @@ class SamplingParams:
     def __post_init__(self) -> None:
         # `0 <= huge int` is fine but float(huge int) overflows, hence the bounds instead of math.isfinite alone.
         if not _is_number(self.temperature) or not 0 <= self.temperature <= 1e6 or math.isnan(self.temperature):
-            raise RequestError(f"temperature is {_shown(self.temperature)}", "Give a number from 0 (greedy) to 1e6.")
+            raise RequestError(f"temperature is {shown(self.temperature)}", "Give a number from 0 (greedy) to 1e6.")
         # Other engines spell "off" as -1.
         if _is_int(self.top_k) and self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         if not _is_int(self.top_k) or not 0 <= self.top_k <= _MAX_COUNT:
-            raise RequestError(f"top_k is {_shown(self.top_k)}", f"Give a whole number from 0 (off) to {_MAX_COUNT}.")
+            raise RequestError(f"top_k is {shown(self.top_k)}", f"Give a whole number from 0 (off) to {_MAX_COUNT}.")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p is {_shown(self.top_p)}", "Give a number above 0 and up to 1 (1 = off).")
+            raise RequestError(f"top_p is {shown(self.top_p)}", "Give a number above 0 and up to 1 (1 = off).")
         if not _is_int(self.max_tokens) or not 1 <= self.max_tokens <= _MAX_COUNT:
             raise RequestError(
-                f"max_tokens is {_shown(self.max_tokens)}", f"Give a whole number from 1 to {_MAX_COUNT}."
+                f"max_tokens is {shown(self.max_tokens)}", f"Give a whole number from 1 to {_MAX_COUNT}."
             )
         if self.seed is not None and (not _is_int(self.seed) or not -_MAX_SEED < self.seed < _MAX_SEED):
-            raise RequestError(f"seed is {_shown(self.seed)}", "Give a whole number of at most 64 bits.")
+            raise RequestError(f"seed is {shown(self.seed)}", "Give a whole number of at most 64 bits.")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError("stop holds something that is no text, or an empty one", "Give non-empty texts.")
 
@@ -120,7 +120,3 @@ class Completion:
     def failed(cls, index: int, error: str) -> Completion:
         """A request that could not be decoded."""
         return cls(index=index, token_ids=[], text=None, finish_reason="error", error=error, counts=SpecCounts())
-
-
-def _shown(value: object) -> str:
-    return shortened(repr(value))

@@ -78,19 +78,12 @@ class PolicyScheduler:
         """The same with the block drafted."""
         if not self._policy.reads_confidence:
             return order
-        slots, steps = self._slots, order.steps
-        confidence = Download(draft.confidence_logits).wait()  # [R, steps]
         view = ScheduleView(
             caps=order.lengths,
-            confidence_logits=confidence,
-            previous_confidence_logits=slots.previous_confidence[rows, :steps],
-            previous_valid=slots.has_previous[rows],
-            temperatures=self._temperatures[:steps],
+            confidence_logits=Download(draft.confidence_logits).wait(),  # [R, steps]
+            temperatures=self._temperatures[: order.steps],
         )
-        lengths = self._capped(view)
-        slots.previous_confidence[rows, :steps] = confidence
-        slots.has_previous[rows] = True
-        return RoundOrder(steps, lengths)
+        return RoundOrder(order.steps, self._capped(view))
 
     def _capped(self, view: ScheduleView) -> np.ndarray:
         # Whatever a policy wants: past its cap a request has neither pages nor tokens left.

@@ -40,8 +40,6 @@ class SlotTable:
         self.in_flight = np.zeros(num_slots, dtype=np.int64)  # results to come, each of one token at least
         self.most_ahead = np.zeros(num_slots, dtype=np.int64)  # text positions that they move the anchor by, at most
         self.generation = np.zeros(num_slots, dtype=np.int64)  # blocks drafted so far
-        self.previous_confidence = np.zeros((num_slots, gamma), dtype=np.float32)  # logits of the block before
-        self.has_previous = np.zeros(num_slots, dtype=bool)
         self.history = SurvivalHistory(num_slots, gamma)
         self._max_context = max_context
         self._arrivals = 0
@@ -111,5 +109,4 @@ class SlotTable:
 
     def _forget(self, slot: int) -> None:
         """What earlier blocks looked like says nothing of the request that comes, or comes again."""
-        self.has_previous[slot] = False
         self.history.reset(np.asarray([slot]))

@@ -13,6 +13,11 @@ def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def shown(value: object) -> str:
+    """A value as Python spells it, shortened."""
+    return shortened(repr(value))
+
+
 def first_line(error: BaseException) -> str:
     """What an error says first, without a full stop; its kind if it says nothing."""
     lines = str(error).strip().splitlines()

@@ -57,6 +57,12 @@ class StepCurve:
         """The largest batch that can be looked up."""
         return self.target.largest
 
+    @property
+    def max_requests(self) -> int:
+        """Most requests of which every part of a round can be looked up, each with one packed token at least."""
+        parts = [self.target, self.verify_greedy, self.verify_sampled, *([] if self.draft is None else [self.draft])]
+        return min(part.largest for part in parts)
+
     def reference_requests(self, num_tokens: ArrayLike) -> IntArray:
         """Requests in a batch of `num_tokens` at the reference."""
         return -(-np.asarray(num_tokens, dtype=np.int64) // self.tokens_per_request)

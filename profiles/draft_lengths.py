@@ -9,7 +9,6 @@ import numpy as np
 
 from dspark.profiles.curve import SCOPES, StepCurve
 from dspark.profiles.errors import ProfileError
-from dspark.profiles.export import largest_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def best_lengths(
             "Profile and calibrate the same drafter.",
         )
     ranges: list[LengthRange] = []
-    for requests in range(1, min(largest_batch(curve), curve.max_batch_tokens) + 1):
+    for requests in range(1, curve.max_requests + 1):
         length = _best_length(curve, mean_survival, requests, scope=scope, sampled=sampled)
         if ranges and ranges[-1].length == length:
             ranges[-1] = LengthRange(ranges[-1].first, requests, length)

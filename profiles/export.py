@@ -37,7 +37,7 @@ def tensorrt_llm_cost_table(curve: StepCurve, *, scope: str = "round", sampled: 
     token_counts, step_s = _shelf_ends(curve.step_time_s(np.arange(1, curve.max_batch_tokens + 1)))
     batch_sizes, overhead_s = np.empty(0, dtype=np.int64), np.empty(0)
     if scope == "round":
-        requests = np.arange(1, largest_batch(curve) + 1)
+        requests = np.arange(1, curve.max_requests + 1)
         overhead = curve.draft_time_s(requests) + curve.verification_time_s(requests, sampled=sampled)
         batch_sizes, overhead_s = _shelf_ends(overhead)
     return {
@@ -65,14 +65,8 @@ def batch_times_s(curve: StepCurve, *, scope: str, sampled: bool) -> FloatArray:
     assert scope in SCOPES, scope
     if scope == "target":
         return curve.step_time_s(np.arange(1, curve.max_batch_tokens + 1))
-    most = min(curve.max_batch_tokens, largest_batch(curve) * curve.tokens_per_request)
+    most = min(curve.max_batch_tokens, curve.max_requests * curve.tokens_per_request)
     return curve.round_time_s(np.arange(1, most + 1), sampled=sampled)
-
-
-def largest_batch(curve: StepCurve) -> int:
-    """Most requests whose drafting and verification were profiled."""
-    parts = [curve.verify_greedy, curve.verify_sampled, *([] if curve.draft is None else [curve.draft])]
-    return min(part.largest for part in parts)
 
 
 def _shelves(times: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:

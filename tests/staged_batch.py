@@ -9,8 +9,8 @@ import torch
 
 from dspark.engine import Engine
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
-from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
+from dspark.engine.sampling import Sampling
 from dspark.kernels import RoundField, SlotField
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from dspark.engine.errors import EngineError
+from dspark.engine.wording import first_line
 
 Replay = Callable[[], None]
 
@@ -56,9 +57,8 @@ class GraphCapture:
                     graph.capture_end()
             main.wait_stream(self._stream)
         except RuntimeError as error:  # torch.OutOfMemoryError and torch.AcceleratorError are such
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise EngineError(
-                f"the CUDA graph of {name} could not be captured: {reason}",
+                f"the CUDA graph of {name} could not be captured: {first_line(error)}",
                 "If memory ran out, lower gpu_memory_utilization or the concurrency; else run with graphs off.",
             ) from error
         return graph.replay

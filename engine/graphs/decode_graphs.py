@@ -13,7 +13,8 @@ from dspark.engine.graphs.capture import GraphCapture
 from dspark.engine.graphs.draft_graphs import DraftGraphs
 from dspark.engine.graphs.prefill_graphs import PrefillGraphs
 from dspark.engine.graphs.static_memory import GraphSizes, StaticMemory
-from dspark.engine.graphs.target_graphs import Sampling, TargetGraphs, VerificationGraphs
+from dspark.engine.graphs.target_graphs import TargetGraphs, VerificationGraphs
+from dspark.engine.sampling import Sampling
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dspark.engine.draft_noise import DraftNoise
 from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets
 from dspark.engine.graphs.capture import GraphCapture, Replay
 from dspark.engine.graphs.static_memory import StaticMemory
 from dspark.engine.proposals import DraftBlock, DraftOutput
-from dspark.kernels import DRAFT, SAMPLE, AttentionLayout, NoiseKeys, allocate_lengths, prepare_batch
+from dspark.kernels import AttentionLayout, NoiseKeys, allocate_lengths, prepare_batch
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -67,12 +68,11 @@ class DraftGraphs:
         )
         noise = None
         if sampled:
-            coupled = self._engine.config.acceptance == "coupled"
             noise = NoiseKeys(
                 seeds=inputs.seeds,
                 positions=inputs.starts,
                 generations=inputs.generations,
-                purpose=SAMPLE if coupled else DRAFT,
+                purpose=DraftNoise.of(self._engine.config.acceptance).purpose,
             )
         block = DraftBlock(
             anchors=inputs.anchors,
@@ -98,7 +98,6 @@ class DraftGraphs:
         if self._engine.allocates:
             allocate_lengths(
                 output.confidence_logits,
-                memory.batch_rows[:bucket],
                 inputs.lengths,
                 temperatures=self._engine.temperature_tensor[: memory.sizes.steps],
                 budget=memory.host_round[0, 1:2],

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from dspark.engine.draft_noise import DraftNoise
 from dspark.engine.eager import EagerRunner
+from dspark.engine.flights import LaunchedRound
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.staging import TableMirror, send_round
-from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.orders import RoundOrder
 from dspark.engine.packing import Packing
 from dspark.engine.proposals import DraftOutput
+from dspark.engine.sampling import Sampling
 from dspark.engine.slots import SlotTable
 from dspark.engine.transfer import Download, upload_into
 
@@ -32,7 +34,7 @@ class GraphRunner(EagerRunner):
         super().__init__(engine, slots, pool, state=graphs.memory.state)
         self.graphs = graphs
         self._tables = TableMirror(pool, graphs.memory.tables)
-        self._coupled = engine.config.acceptance == "coupled"
+        self._noise = DraftNoise.of(engine.config.acceptance)
         self._captured_before = graphs.num_captured
         self._sent: RoundOrder | None = None
 
@@ -63,9 +65,9 @@ class GraphRunner(EagerRunner):
         )
         self._send(rows, order)
         context = int(self.slots.most_start(rows).max()) + self.engine.graph_sizes.block_width
-        return drafts.replay(len(rows), context, sampled=self._variant(rows) is not Sampling.GREEDY)
+        return drafts.replay(len(rows), context, sampled=Sampling.of(self.slots, rows) is not Sampling.GREEDY)
 
-    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> Download:
+    def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> LaunchedRound:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
 
         `draft` is what `draft` gave for these rows: its tokens are where the graphs look for them.
@@ -73,15 +75,15 @@ class GraphRunner(EagerRunner):
         self._mark()
         self._send(rows, order)
         context = int((self.slots.most_start(rows) + order.lengths).max()) + 1
-        self.bucket = self.graphs.target.replay(order.most_tokens, context)
+        bucket = self.graphs.target.replay(order.most_tokens, context)
         self._mark()
-        self.graphs.verification.replay(len(rows), self._variant(rows))
+        self.graphs.verification.replay(len(rows), Sampling.of(self.slots, rows))
         self._mark()
-        if self.graphs.num_captured != self._captured_before:
-            # The device waited for a capture.
-            self.marks = None
         self._target_logits = self.graphs.memory.logits
-        return Download(self.graphs.memory.result[: len(rows)])
+        # The device waited for a capture, if there was one.
+        undisturbed = self.graphs.num_captured == self._captured_before
+        result = Download(self.graphs.memory.result[: len(rows)])
+        return LaunchedRound(result, bucket, marks=self._marks if undisturbed else None)
 
     def signals(self, rows: np.ndarray, lengths: np.ndarray, draft: DraftOutput) -> dict[str, np.ndarray]:
         """What `round_signals` reads off the round just replayed.
@@ -104,14 +106,6 @@ class GraphRunner(EagerRunner):
             self.slots,
             rows,
             order=order,
-            sampled=self._variant(rows) is not Sampling.GREEDY,
-            # In coupled mode the draft's noise is the target's own, which knows no generations.
-            generations=0 if self._coupled else self.slots.generation[rows],
+            sampled=Sampling.of(self.slots, rows) is not Sampling.GREEDY,
+            generations=self._noise.generations(self.slots.generation[rows]),
         )
-
-    def _variant(self, rows: np.ndarray) -> Sampling:
-        warm = self.slots.temperature[rows] > 0
-        if not warm.any():
-            return Sampling.GREEDY
-        truncated = (self.slots.top_k[rows] > 0) | (self.slots.top_p[rows] < 1)
-        return Sampling.TRUNCATED if (warm & truncated).any() else Sampling.SAMPLED

@@ -27,7 +27,7 @@ class GraphSizes:
     @property
     def row_fields(self) -> int:
         """Numbers that the device keeps of a request beside its pages and its drafted tokens."""
-        return len(SlotField) + len(RoundField) + len(ResultField) + 2
+        return len(SlotField) + len(RoundField) + len(ResultField) + 1
 
     def report(self) -> dict[str, int]:
         """Bytes by name, before anything is allocated."""
@@ -54,7 +54,6 @@ class StaticMemory:
         self.state = zeros(requests, len(SlotField))  # where each slot's request stands
         self.host_round = zeros(1 + requests, len(RoundField))  # what the host says of a round
         self.allocated = zeros(requests)  # drafted tokens to verify, where the device allocates
-        self.batch_rows = torch.arange(requests, device=device)
         self.target_inputs = BatchInputs.zeros(requests, sizes.max_tokens, max_pages=sizes.max_pages, device=device)
         self.logits = zeros(sizes.max_tokens, sizes.vocab_size, dtype=torch.float32)  # [T, V]
         # [S, fields + steps], the drafted tokens last: one copy brings a round to the host.

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from dspark.engine.batch import PackedBatch
 from dspark.engine.graphs.buckets import Buckets, context_bucket, request_buckets, token_buckets
 from dspark.engine.graphs.capture import GraphCapture, Replay
 from dspark.engine.graphs.static_memory import StaticMemory
+from dspark.engine.sampling import Sampling
 from dspark.kernels import AttentionLayout, SamplingRows, commit_round, prepare_batch, verify
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
-
-
-class Sampling(Enum):
-    """What the host knows of a batch's rows, from the cheapest verification to the dearest."""
-
-    GREEDY = "greedy"  # all rows
-    SAMPLED = "sampled"  # some row
-    TRUNCATED = "truncated"  # some row has top-k or top-p
 
 
 class TargetGraphs:

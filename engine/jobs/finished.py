@@ -56,15 +56,14 @@ def known_settings(config: EngineConfig, target: Path, drafter: Path | NgramDraf
     from dspark.engine.models.fingerprint import checkpoint_fingerprint
     from dspark.engine.ngram.drafter import NgramDrafter
     from dspark.engine.preflight import block_size_of
-    from dspark.engine.scheduler.policies import parse_policy
+    from dspark.engine.scheduler.policies import default_policy, parse_policy
 
     policy = config.policy
     if drafter is None or (policy is not None and not parse_policy(policy, None).drafts):
         policy, drafter_print = policy or "none", "none"
     else:
         if policy is None:
-            planned = config.profile is not None
-            policy = "async" if planned else f"fixed:{block_size_of(drafter)}"
+            policy = default_policy(block_size_of(drafter), plans=config.profile is not None)
         drafter_print = drafter.fingerprint if isinstance(drafter, NgramDrafter) else checkpoint_fingerprint(drafter)
     known: dict[str, Any] = {
         "target": checkpoint_fingerprint(target),

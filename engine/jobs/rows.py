@@ -10,7 +10,7 @@ from dspark.engine.errors import RequestError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.input_file import Line
 from dspark.engine.jobs.request_fields import KINDS, SETTINGS, json_type, misspelt_kind, read_settings
-from dspark.engine.wording import shortened
+from dspark.engine.wording import shortened, shown
 
 Message = dict[str, str]
 
@@ -151,9 +151,9 @@ def _batch(fields: Mapping[str, Any]) -> tuple[_Question, dict[str, Any]]:
     if not isinstance(body, dict):
         raise RequestError(f"`body` must be an object, not {json_type(body)}", "Put the request itself there.")
     if method is not None and method != "POST":
-        raise RequestError(f"`method` is {_shown(method)}", "Write POST, or leave it out.")
+        raise RequestError(f"`method` is {shown(method)}", "Write POST, or leave it out.")
     if url is not None and (not isinstance(url, str) or url not in _BATCH_URLS):
-        raise RequestError(f"`url` is {_shown(url)}", f"Write {' or '.join(_BATCH_URLS)}, or leave it out.")
+        raise RequestError(f"`url` is {shown(url)}", f"Write {' or '.join(_BATCH_URLS)}, or leave it out.")
     misplaced = [name for name in SETTINGS if fields.get(name) is not None]
     if misplaced:
         raise RequestError(f"`{misplaced[0]}` stands beside `body`", "Put it into `body`.")
@@ -223,7 +223,7 @@ def _content(value: object, name: str) -> str:
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, dict) else None
-            but = f" but {_shown(kind)}" if kind else ""
+            but = f" but {shown(kind)}" if kind else ""
             raise RequestError(f"`{name}` has a part that is not text{but}", "Give parts of type text alone.")
         texts.append(_string(part.get("text"), f"{name}.text"))
     return "".join(texts)
@@ -244,14 +244,10 @@ def _conversation(value: object) -> list[Message]:
         speaker = _string(turn.get("from"), f"{name}.from")
         role = _SHAREGPT_ROLES.get(speaker)
         if role is None:
-            raise RequestError(f"`{name}.from` is {_shown(speaker)}", f"Known are {', '.join(_SHAREGPT_ROLES)}.")
+            raise RequestError(f"`{name}.from` is {shown(speaker)}", f"Known are {', '.join(_SHAREGPT_ROLES)}.")
         messages.append({"role": role, "content": _string(turn.get("value"), f"{name}.value")})
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] != "user":
         raise RequestError("`conversations` holds nothing to answer", "End it with a turn of the user.")
     return messages
-
-
-def _shown(value: object) -> str:
-    return shortened(repr(value))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.wording import shortened
 
 CORRECT = "Download the checkpoint's config.json again, or correct it."
 MOST_SIZE = 2**24
@@ -80,6 +81,5 @@ def refuse(config: Mapping[str, Any], key: str, wanted: str, *, source: str = "c
     """Raise CheckpointError that says what `key` is and what it must be."""
     found = "is missing"
     if key in config:
-        shown = json.dumps(config[key])
-        found = f"is {shown if len(shown) <= _MOST_CHARACTERS else shown[:_MOST_CHARACTERS] + '...'}"
+        found = f"is {shortened(json.dumps(config[key]), _MOST_CHARACTERS)}"
     raise CheckpointError(f"`{key}` in {source} {found}; it must be {wanted}", CORRECT)

@@ -106,7 +106,5 @@ def _arranged(table: Tensor, vocabulary: DraftVocabulary | None) -> Tensor:
     return table if vocabulary is None else vocabulary.arrange(table)
 
 
-def _same(own: Tensor | None, shared: Tensor | None) -> bool:
-    if own is None or shared is None:
-        return own is shared
+def _same(own: Tensor, shared: Tensor) -> bool:
     return own.shape == shared.shape and torch.equal(own, shared.to(own.dtype))

@@ -84,13 +84,13 @@ class EagerTimer:
         order = RoundOrder(self._steps, even_lengths(num_tokens, len(rows)))
         draft = self._draft
         if draft is None or int(order.lengths.max()) == 0:
-            self._runner.verify(rows, order, None).wait()
+            self._runner.verify(rows, order, None).result.wait()
             return
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
         logits = None if draft.logits is None else draft.logits[:n]
         block = DraftOutput(draft.tokens[:n], logits, draft.confidence_logits[:n])
-        self._runner.verify(rows, order, block).wait()
+        self._runner.verify(rows, order, block).result.wait()
 
 
 class _WatchedEngine:

@@ -8,11 +8,11 @@ import torch
 
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.runner import GraphRunner
-from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.orders import RoundOrder
 from dspark.engine.profiling.made_up import MadeUpRequests, even_lengths
 from dspark.engine.profiling.stopwatch import Timed, timed
 from dspark.engine.profiling.timer import Sample
+from dspark.engine.sampling import Sampling
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -92,7 +92,7 @@ class GraphTimer:
         for _ in range(2):
             self._runner.place(rows)
             self._runner.begin_round(timed=False)
-            round_ = timed(lambda: self._runner.verify(rows, order, None).wait(), self._device)
+            round_ = timed(lambda: self._runner.verify(rows, order, None).result.wait(), self._device)
         return round_.wall_s
 
 

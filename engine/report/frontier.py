@@ -87,8 +87,7 @@ def concurrency_steps(curve: StepCurve) -> tuple[int, ...]:
 
 def profiled_requests(curve: StepCurve) -> int:
     """Most requests whose full blocks the curve can time."""
-    limits = [stairs.largest for stairs in (curve.draft, curve.verify_greedy, curve.verify_sampled) if stairs]
-    return min(curve.max_batch_tokens // curve.tokens_per_request, *limits)
+    return min(curve.max_batch_tokens // curve.tokens_per_request, curve.max_requests)
 
 
 def policy_frontier(

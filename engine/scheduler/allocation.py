@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dspark.engine.scheduler.arrays import HazardArray, IntArray
 from dspark.engine.scheduler.capacity import is_candidate
-from dspark.engine.scheduler.survival import HazardArray
-
-IntArray = NDArray[np.int64]
 
 
 def allocate(hazards: HazardArray, caps: NDArray[np.integer], *, budget: int) -> IntArray:

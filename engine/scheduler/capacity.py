@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dspark.engine.scheduler.survival import HAZARD_LIMIT, HazardArray, survival
-
-FloatArray = NDArray[np.float64]
+from dspark.engine.scheduler.arrays import FloatArray, HazardArray
+from dspark.engine.scheduler.survival import HAZARD_LIMIT, survival
 
 
 def is_candidate(hazards: HazardArray, caps: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from dspark.engine.scheduler.arrays import FloatArray
 
 _LARGEST_RATIO = 4.0  # of measured to predicted time that is believed
 _FIRST_SPREAD = 0.05  # of log ratios, before any was seen

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from dspark.engine.scheduler.arrays import FloatArray
 
 _HALF_LIFE_ROUNDS = 512.0
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dspark.engine.scheduler.survival import HAZARD_LIMIT, HazardArray
-
-IntArray = NDArray[np.int64]
+from dspark.engine.scheduler.arrays import HazardArray, IntArray
+from dspark.engine.scheduler.survival import HAZARD_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dspark.engine.scheduler.arrays import FloatArray, HazardArray
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
 from dspark.engine.scheduler.drafting import DraftSwitch
 from dspark.engine.scheduler.estimators import AcceptanceRatio
 from dspark.engine.scheduler.gain_average import GainAverage, rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
-from dspark.engine.scheduler.survival import HazardArray
-
-FloatArray = NDArray[np.float64]
 
 # Blocks that are averaged: for a capacity few, since requests differ and change; for whether to draft, which is to be
 # decided seldom, many.
@@ -38,11 +36,6 @@ class RoundPlan:
     def num_tokens(self) -> int:
         """Packed tokens, K."""
         return self.load.num_requests + self.budget
-
-    @property
-    def throughput(self) -> float:
-        """Theta, tokens a second."""
-        return self.expected_tokens / self.expected.round_s
 
 
 class RoundPlanner:

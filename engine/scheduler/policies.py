@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.engine.errors import UsageError
-from dspark.engine.scheduler.survival import FloatArray, log_confidence, log_survival
-from dspark.engine.wording import shortened
-
-IntArray = NDArray[np.int64]
+from dspark.engine.scheduler.arrays import IntArray, RealArray
+from dspark.engine.scheduler.survival import log_confidence, log_survival
+from dspark.engine.wording import shown
 
 _SPELLINGS = "none, fixed:K, threshold:T, threshold-position:T, causal or async"
 
@@ -24,10 +23,8 @@ class ScheduleView:
     """What a policy may look at. Caps never depend on drafted tokens."""
 
     caps: NDArray[np.integer]  # [R], min(drafted, tokens left - 1, context left)
-    confidence_logits: FloatArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
-    temperatures: FloatArray  # [G], calibration of each position
-    previous_confidence_logits: FloatArray | None = None  # [R, G], of the block before
-    previous_valid: NDArray[np.bool_] | None = None  # [R], is there a block before
+    confidence_logits: RealArray  # [R, G], of the block to be verified; [R, 0] for policies that read none
+    temperatures: RealArray  # [G], calibration of each position
 
 
 class Policy(Protocol):
@@ -130,9 +127,19 @@ def parse_policy(text: str, gamma: int | None) -> LengthPolicy | Planned:
     policy = _spelled(text, gamma)
     if policy.drafts and gamma == 0:
         raise UsageError(
-            f"policy {_quoted(text)} needs a drafter, and there is none", "Name a drafter, or use the policy none."
+            f"policy {shown(text)} needs a drafter, and there is none", "Name a drafter, or use the policy none."
         )
     return policy
+
+
+def default_policy(gamma: int, *, plans: bool) -> str:
+    """What is used where no policy is named, for a drafter with blocks of `gamma` tokens (0: there is none).
+
+    plans: is there a step curve to plan rounds by.
+    """
+    if gamma == 0:
+        return "none"
+    return "async" if plans else f"fixed:{gamma}"
 
 
 def _spelled(text: str, gamma: int | None) -> LengthPolicy | Planned:
@@ -147,19 +154,19 @@ def _spelled(text: str, gamma: int | None) -> LengthPolicy | Planned:
         return Threshold(_threshold(value, text=text))
     if name == "threshold-position" and colon:
         return Threshold(_threshold(value, text=text), per_position=True)
-    raise UsageError(f"policy {_quoted(text)} is unknown", f"Use {_SPELLINGS}.")
+    raise UsageError(f"policy {shown(text)} is unknown", f"Use {_SPELLINGS}.")
 
 
 def _length(value: str, gamma: int | None, *, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", value):
         most = f"1 to {gamma}" if gamma else "1 up"
-        raise UsageError(f"policy {_quoted(text)} needs a whole number", f"Write fixed:K with K from {most}.")
+        raise UsageError(f"policy {shown(text)} needs a whole number", f"Write fixed:K with K from {most}.")
     length = int(value)
     if length == 0:
-        raise UsageError(f"policy {_quoted(text)} verifies nothing", "Use the policy none for plain decoding.")
+        raise UsageError(f"policy {shown(text)} verifies nothing", "Use the policy none for plain decoding.")
     if gamma and length > gamma:
         raise UsageError(
-            f"policy {_quoted(text)} asks for {length} draft tokens, but this drafter proposes {gamma} at a time",
+            f"policy {shown(text)} asks for {length} draft tokens, but this drafter proposes {gamma} at a time",
             f"Use fixed:{gamma} or less.",
         )
     return length
@@ -172,9 +179,5 @@ def _threshold(value: str, *, text: str) -> float:
         if 0 < threshold <= 1:
             return threshold
     raise UsageError(
-        f"policy {_quoted(text)} needs a probability", "Give a number above 0 and up to 1, as in threshold:0.5."
+        f"policy {shown(text)} needs a probability", "Give a number above 0 and up to 1, as in threshold:0.5."
     )
-
-
-def _quoted(text: str) -> str:
-    return repr(shortened(text))

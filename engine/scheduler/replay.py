@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dspark.engine.scheduler.allocation import allocate
+from dspark.engine.scheduler.arrays import FloatArray, HazardArray, IntArray
 from dspark.engine.scheduler.history import SurvivalHistory
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import Planned, ScheduleView, parse_policy
 from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
-from dspark.engine.scheduler.survival import HazardArray, hazards
+from dspark.engine.scheduler.survival import hazards
 from dspark.profiles import StepCurve
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _WARM_UP = 0.1  # of the rounds, before anything is counted
 

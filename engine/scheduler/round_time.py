@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dspark.engine.scheduler.arrays import FloatArray, IntArray
 from dspark.engine.scheduler.estimators import RatioEstimator
 from dspark.profiles import StepCurve
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # A bucket that has not run yet may be this much faster than predicted, or a wrong prediction would never be found out.
 _DOUBT = 0.05

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FloatArray = NDArray[np.floating]
-HazardArray = NDArray[np.int32]
+from dspark.engine.scheduler.arrays import HazardArray, RealArray
 
 HAZARD_UNIT = 2.0**-20  # nats
 _LARGEST_LOGIT = 64.0
@@ -24,7 +23,7 @@ _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
 
 
-def log_confidence(confidence_logits: FloatArray, temperatures: FloatArray) -> NDArray[np.float64]:
+def log_confidence(confidence_logits: RealArray, temperatures: RealArray) -> NDArray[np.float64]:
     """confidence_logits [R, G], temperatures [>= G] -> log c_k [R, G], c_k = sigmoid(logit_k / T_k)."""
     logits = np.asarray(confidence_logits, dtype=np.float64)
     scaled = logits / np.asarray(temperatures, dtype=np.float64)[: logits.shape[1]]
@@ -33,13 +32,13 @@ def log_confidence(confidence_logits: FloatArray, temperatures: FloatArray) -> N
         return -np.logaddexp(0.0, -scaled)
 
 
-def log_survival(confidence_logits: FloatArray, temperatures: FloatArray) -> NDArray[np.float64]:
+def log_survival(confidence_logits: RealArray, temperatures: RealArray) -> NDArray[np.float64]:
     """The same shapes -> log a_k [R, G], a_k = c_1 ... c_k: the chance that the first k draft tokens all pass."""
     # Adding values of at most 0 never increases a sum, rounded or not, so survival falls along every row.
     return np.cumsum(log_confidence(confidence_logits, temperatures), axis=1)
 
 
-def hazards(confidence_logits: FloatArray, temperatures: FloatArray) -> HazardArray:
+def hazards(confidence_logits: RealArray, temperatures: RealArray) -> HazardArray:
     """confidence_logits [R, G <= 31], temperatures [>= G] -> -log a_k in units of `HAZARD_UNIT` [R, G], never falling.
 
     A logit that is NaN ends its row: survival is 0 from there on, as it is from `HAZARD_LIMIT` on.

@@ -97,7 +97,7 @@ class DeviceBatch:
 
 
 def to_device(host: HostBatch, device: torch.device, *, block_size: int, mask_token_id: int) -> DeviceBatch:
-    """Copy a batch without waiting for the device, if `host` was pinned."""
+    """Copy a batch without waiting for the device."""
 
     move = partial(upload, device=device)
     token_ids, text_positions = move(host.token_ids), move(host.text_positions)

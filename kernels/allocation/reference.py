@@ -16,22 +16,20 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 
 def allocate_lengths(
     confidence_logits: Tensor,
-    remap: Tensor,
     caps: Tensor,
     *,
     temperatures: Tensor,
     budget: Tensor,
     out: Tensor,
 ) -> None:
-    """confidence_logits [S, G] fp32, a row a request slot; remap [R] int64; caps [R] int64; temperatures [G] fp32.
+    """confidence_logits [R, G] fp32; caps [R] int64, below 1 for a request without candidates; temperatures [G] fp32.
 
-    remap is each request's row of logits; below 0 it has none, and no candidates. Writes to out [R] int64 how many
-    drafted tokens of each request are among the first `budget` [1] int64 of all candidates: those within the caps whose
-    survival is above 0, the likeliest first; of equals the lower request, then the lower position.
+    Writes to out [R] int64 how many drafted tokens of each request are among the first `budget` [1] int64 of all
+    candidates: those within the caps whose survival is above 0, the likeliest first; of equals the lower request, then
+    the lower position.
     """
-    fresh = remap < 0
-    hazard = _hazards(confidence_logits[remap.clamp(min=0)].float() / temperatures)
-    within = torch.arange(hazard.shape[1], device=hazard.device) < torch.where(fresh, 0, caps)[:, None]
+    hazard = _hazards(confidence_logits.float() / temperatures)
+    within = torch.arange(hazard.shape[1], device=hazard.device) < caps[:, None]
     candidate = (within & (hazard < _HAZARD_LIMIT)).flatten()
     key = torch.where(candidate, hazard.flatten().long(), 2 * _HAZARD_LIMIT)
     rank = torch.empty_like(key)

@@ -39,16 +39,13 @@ def _hazard_step(scaled):
 
 
 @triton.jit
-def _hazards(
-    logits, remap, caps, temperatures, rows, num_rows, logits_stride, GAMMA: tl.constexpr, BLOCK_GAMMA: tl.constexpr
-):
+def _hazards(logits, caps, temperatures, rows, num_rows, logits_stride, GAMMA: tl.constexpr, BLOCK_GAMMA: tl.constexpr):
     """Hazards [rows, BLOCK_GAMMA]; what is no candidate has the limit, which ranks behind every candidate."""
     position = tl.arange(0, BLOCK_GAMMA)
     real = rows < num_rows
-    source = tl.load(remap + rows, mask=real, other=-1)
-    cap = tl.where(source >= 0, tl.load(caps + rows, mask=real, other=0), 0)
+    cap = tl.load(caps + rows, mask=real, other=0)
     within = position[None, :] < tl.minimum(cap, GAMMA)[:, None]
-    logit = tl.load(logits + source[:, None] * logits_stride + position[None, :], mask=within, other=0.0)
+    logit = tl.load(logits + rows[:, None] * logits_stride + position[None, :], mask=within, other=0.0)
     temperature = tl.load(temperatures + position, mask=position < GAMMA, other=1.0)
     hazard = tl.cumsum(_hazard_step(tl.div_rn(logit, tl.zeros_like(logit) + temperature[None, :])), axis=1)
     return tl.where(within, tl.minimum(hazard, _HAZARD_LIMIT), _HAZARD_LIMIT)
@@ -56,8 +53,7 @@ def _hazards(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _allocate_kernel(
-    logits,  # [S, G] fp32
-    remap,  # [R] int64
+    logits,  # [R, G] fp32
     caps,  # [R] int64
     temperatures,  # [G] fp32
     budget,  # [1] int64
@@ -71,13 +67,13 @@ def _allocate_kernel(
     request = tl.program_id(0)
     position = tl.arange(0, BLOCK_GAMMA)
     own = request + tl.zeros([1], tl.int32)
-    mine = _hazards(logits, remap, caps, temperatures, own, num_rows, logits_stride, GAMMA, BLOCK_GAMMA)
+    mine = _hazards(logits, caps, temperatures, own, num_rows, logits_stride, GAMMA, BLOCK_GAMMA)
     mine = tl.reshape(mine, [BLOCK_GAMMA])
     most = tl.load(budget)
     ranks = tl.zeros([BLOCK_GAMMA], tl.int32)
     for first in range(0, num_rows, BLOCK_ROWS):
         rows = first + tl.arange(0, BLOCK_ROWS)
-        theirs = _hazards(logits, remap, caps, temperatures, rows, num_rows, logits_stride, GAMMA, BLOCK_GAMMA)
+        theirs = _hazards(logits, caps, temperatures, rows, num_rows, logits_stride, GAMMA, BLOCK_GAMMA)
         for j in tl.static_range(GAMMA):
             hazard = tl.sum(tl.where(position == j, mine, 0))
             earlier = (rows[:, None] < request) | ((rows[:, None] == request) & (position[None, :] < j))
@@ -88,27 +84,25 @@ def _allocate_kernel(
 
 def allocate_lengths(
     confidence_logits: Tensor,
-    remap: Tensor,
     caps: Tensor,
     *,
     temperatures: Tensor,
     budget: Tensor,
     out: Tensor,
 ) -> None:
-    """confidence_logits [S, G] fp32, a row a request slot; remap [R] int64; caps [R] int64; temperatures [G] fp32.
+    """confidence_logits [R, G] fp32; caps [R] int64, below 1 for a request without candidates; temperatures [G] fp32.
 
-    remap is each request's row of logits; below 0 it has none, and no candidates. Writes to out [R] int64 how many
-    drafted tokens of each request are among the first `budget` [1] int64 of all candidates: those within the caps whose
-    survival is above 0, the likeliest first; of equals the lower request, then the lower position.
+    Writes to out [R] int64 how many drafted tokens of each request are among the first `budget` [1] int64 of all
+    candidates: those within the caps whose survival is above 0, the likeliest first; of equals the lower request, then
+    the lower position.
     """
-    num_rows, gamma = remap.shape[0], confidence_logits.shape[1]
-    assert confidence_logits.stride(1) == 1 and remap.is_contiguous() and caps.is_contiguous() and out.is_contiguous()
+    num_rows, gamma = confidence_logits.shape
+    assert confidence_logits.stride(1) == 1 and caps.is_contiguous() and out.is_contiguous()
     if num_rows == 0:
         return
     block_gamma = max(4, triton.next_power_of_2(gamma))
     _allocate_kernel[(num_rows,)](
         confidence_logits,
-        remap,
         caps,
         temperatures,
         budget,

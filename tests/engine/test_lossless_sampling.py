@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from block_before import ReadsBlockBefore, remembering
 from lossless import SETTINGS, assert_fails, assert_fits, decode, logits, make_engine, pair, truth
 from sampling_oracle import target_probs
 from toy_pair import ToyPair, token_probabilities
@@ -16,21 +17,14 @@ from dspark.engine.scheduler.policies import LengthPolicy, ScheduleView
 from dspark.kernels import SAMPLE
 from dspark.kernels.verification import reference as verification
 
-__all__ = ["logits", "pair", "truth"]
+__all__ = ["logits", "pair", "remembering", "truth"]
 
 
-class ReadsHistory:
+class ReadsHistory(ReadsBlockBefore):
     """All of a block, or nothing if the block before was not sure of its third position."""
 
-    drafts = True
-    reads_confidence = True
-
-    def steps(self, gamma: int) -> int:
-        return gamma
-
     def lengths(self, view: ScheduleView) -> np.ndarray:
-        assert view.previous_confidence_logits is not None and view.previous_valid is not None
-        sure = view.previous_valid & (view.previous_confidence_logits[:, 2] > 0)
+        sure = self.before.known & (self.before.confidence_logits[:, 2] > 0)
         return np.where(sure, view.caps, 0)
 
 

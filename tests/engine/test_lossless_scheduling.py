@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from block_before import ReadsBlockBefore, remembering
 from lossless import assert_fails, assert_fits, decode, logits, make_engine, pair, truth
 from step_curves import step_curve
 from toy_pair import GAMMA, ToyPair
@@ -21,7 +22,7 @@ from dspark.engine.scheduler.round_time import RoundClock
 from dspark.engine.scheduler.survival import log_survival
 from dspark.engine.slots import RUNNING
 
-__all__ = ["logits", "pair", "truth"]
+__all__ = ["logits", "pair", "remembering", "truth"]
 
 COUNT = 12_000
 # Batches of the planned runs: large enough that the survival of the very last blocks decides the budget.
@@ -74,22 +75,16 @@ def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bo
     assert np.std(budgets) > 0.1 and 0.2 < counts.accepted / counts.observed < 0.95
 
 
-class OneByOne:
+class OneByOne(ReadsBlockBefore):
     """`async` for each request alone, as if it were the whole batch: the budget rests on its own older block."""
 
-    drafts = True
-    reads_confidence = True
     # A cliff and a shelf: all of a block or nothing of it, depending on all of its positions.
     round_time_s = np.array([1.0, 1.9, 2.0, 2.02])
 
-    def steps(self, gamma: int) -> int:
-        return gamma
-
     def known(self, view: ScheduleView) -> np.ndarray:
         """Survival [R, G] that the budget may rest on; 1 where nothing is known."""
-        assert view.previous_confidence_logits is not None and view.previous_valid is not None
-        survival = np.exp(log_survival(view.previous_confidence_logits, view.temperatures))
-        return np.where(view.previous_valid[:, None], survival, 1.0)
+        survival = np.exp(log_survival(self.before.confidence_logits, view.temperatures))
+        return np.where(self.before.known[:, None], survival, 1.0)
 
     def lengths(self, view: ScheduleView) -> np.ndarray:
         gain = np.cumsum(self.known(view), axis=1)
@@ -180,9 +175,10 @@ def test_notices_preemption_that_looks_at_the_lengths_of_the_round(
                 logits=draft.logits[stays],
                 confidence_logits=draft.confidence_logits[stays],
             )
-        result = runner.verify(rows, order, draft)
-        loop._flights.append(Flight(rows, slots.serial[rows], result, order, runner.bucket, draft, None, False))
-        slots.launch(rows, order.lengths + 1)
+        launched = runner.verify(rows, order, draft)
+        flight = Flight(rows, slots.serial[rows], launched.result, order, launched.bucket, draft, None, False)
+        loop._flights.append(flight)
+        slots.launch(rows, flight.most_ahead)
         return True
 
     monkeypatch.setattr(DecodeLoop, "_launch_round", launch)

@@ -12,35 +12,31 @@ from dspark.kernels.allocation import reference
 
 
 def case(num_rows: int, gamma: int, *, seed: int) -> dict[str, torch.Tensor]:
-    """Logits of a pool of slots, of which some rows have none, with repeated logits for ties and a few wild ones."""
+    """Logits of which some are repeated for ties and a few are wild, and caps of which some are 0 or past the block."""
     rng = np.random.default_rng(seed)
-    slots = num_rows + 3
-    logits = rng.normal(1, 3, (slots, gamma)).astype(np.float32)
+    # A strided view, as of a larger pool.
+    logits = rng.normal(1, 3, (num_rows, gamma + 3)).astype(np.float32)[:, :gamma]
     logits[rng.random(logits.shape) < 0.3] = 2.0
     wild = rng.random(logits.shape) < 0.02
     logits[wild] = rng.choice(np.float32([np.nan, np.inf, -np.inf, 1e9, -70, 40, 0]), int(wild.sum()))
-    remap = rng.permutation(slots)[:num_rows]
-    remap[rng.random(num_rows) < 0.15] = -1
     return {
         "confidence_logits": torch.from_numpy(logits),
-        "remap": torch.from_numpy(remap),
         "caps": torch.from_numpy(rng.integers(-1, gamma + 2, num_rows)),
         "temperatures": torch.from_numpy(rng.uniform(0.3, 3, gamma).astype(np.float32)),
     }
 
 
 def in_numpy(inputs: dict[str, torch.Tensor], budget: int) -> list[int]:
-    logits, remap, caps, temperatures = (values.numpy() for values in inputs.values())
-    ranked = hazards(logits[np.maximum(remap, 0)], temperatures)
-    return allocate(ranked, np.where(remap < 0, 0, caps), budget=budget).tolist()
+    logits, caps, temperatures = (values.numpy() for values in inputs.values())
+    return allocate(hazards(logits, temperatures), caps, budget=budget).tolist()
 
 
 def lengths(function, inputs: dict[str, torch.Tensor], budget: int, device: torch.device) -> list[int]:  # type: ignore[no-untyped-def]
     on_device = {name: values.to(device) for name, values in inputs.items()}
-    num_rows = len(inputs["remap"])
+    num_rows = len(inputs["caps"])
     out = torch.full((num_rows,), -7, dtype=torch.int64, device=device)
-    logits, remap, caps = (on_device.pop(name) for name in ("confidence_logits", "remap", "caps"))
-    function(logits, remap, caps, **on_device, budget=torch.tensor([budget], device=device), out=out)
+    logits, caps = (on_device.pop(name) for name in ("confidence_logits", "caps"))
+    function(logits, caps, **on_device, budget=torch.tensor([budget], device=device), out=out)
     return out.tolist()
 
 
@@ -86,7 +82,6 @@ def test_kernel_ranks_by_the_very_hazards_of_the_scheduler(device: torch.device)
         pair = np.float32([[logit], [np.nextafter(logit, np.float32(99))]])
         inputs = {
             "confidence_logits": torch.from_numpy(pair),
-            "remap": torch.tensor([0, 1]),
             "caps": torch.tensor([1, 1]),
             "temperatures": torch.tensor([0.7]),
         }
@@ -97,8 +92,7 @@ def test_no_requests(device: torch.device) -> None:
     from dspark.kernels.allocation.triton import allocate_lengths
 
     inputs = {
-        "confidence_logits": torch.zeros(3, 7),
-        "remap": torch.zeros(0, dtype=torch.int64),
+        "confidence_logits": torch.zeros(0, 7),
         "caps": torch.zeros(0, dtype=torch.int64),
         "temperatures": torch.ones(7),
     }

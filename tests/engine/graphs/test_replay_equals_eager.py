@@ -12,9 +12,9 @@ from staged_batch import StagedBatch, fill_caches
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.graphs.buckets import SHORT_CONTEXT, context_bucket
-from dspark.engine.graphs.target_graphs import Sampling
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.packing import pack
+from dspark.engine.sampling import Sampling
 
 pytestmark = pytest.mark.gpu
 CONCURRENCY, STEPS, LONGEST = 40, 7, 300
