@@ -17,11 +17,11 @@ def manifest(device: str) -> dict[str, str | int | None]:
 
     cuda = device == "cuda"
     return {
-        "dspark": _version("dspark"),
+        "dspark": package_version("dspark"),
         "git_revision": _git_revision(),
-        "torch": _version("torch"),
-        "triton": _version("triton"),
-        "transformers": _version("transformers"),
+        "torch": package_version("torch"),
+        "triton": package_version("triton"),
+        "transformers": package_version("transformers"),
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
         "device_name": device_name(device),
@@ -39,7 +39,8 @@ def device_name(device: str) -> str | None:
     return torch.cuda.get_device_name() if device == "cuda" else _cpu_name()
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The installed version; None if there is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

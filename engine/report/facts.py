@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
+from dspark.engine.jobs.manifest import package_version
 from dspark.engine.report.run import Run
 
 _LIBRARIES = ("dspark", "numpy", "scipy", "scikit-learn", "matplotlib")
@@ -18,7 +18,7 @@ _OF_DECODE = ("device_name", "torch", "triton", "driver", "git_revision")
 def manifest(runs: Sequence[Run], *, seed: int) -> dict[str, Any]:
     """What made the report, and what made each run's artefacts."""
     report = {"seed": seed, "python": platform.python_version()}
-    return {**report, **{name: _version(name) for name in _LIBRARIES}, "runs": [_run_facts(run) for run in runs]}
+    return {**report, **{name: package_version(name) for name in _LIBRARIES}, "runs": [_run_facts(run) for run in runs]}
 
 
 def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -74,10 +74,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
