@@ -51,7 +51,7 @@ def test_a_paragraph_is_as_wide_as_the_screen(help_of):
 
 def test_metavariables_are_not_broken_over_lines(help_of):
     text, _ = help_of(["decode"])
-    for metavar in ("PATH|HUB_ID|ALIAS|none", "rejection|coupled", "auto|cpu|cuda", "FILE|-"):
+    for metavar in ("PATH|HUB_ID|ALIAS|ngram|none", "rejection|coupled", "auto|cpu|cuda", "FILE|-"):
         assert metavar in text
 
 
