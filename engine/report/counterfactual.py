@@ -20,7 +20,8 @@ def recalibrated_logits(full: Traces, temperatures: NDArray[np.float64]) -> NDAr
     """
     from sklearn.isotonic import IsotonicRegression
 
-    given = survival(full.confidence_logits, temperatures)
+    # What was not drafted has no chance.
+    given = np.nan_to_num(survival(full.confidence_logits, temperatures), nan=0.0)
     requests, half = np.unique(full.request, return_inverse=True)
     # One request: every second of its blocks.
     half = (half if requests.size > 1 else np.arange(len(full))) % 2
@@ -37,9 +38,12 @@ def recalibrated_logits(full: Traces, temperatures: NDArray[np.float64]) -> NDAr
 def true_logits(full: Traces) -> NDArray[np.float64] | None:
     """Logits [N, G] of the recorded chance of acceptance 1 - TV(p, q), where all of it is recorded."""
     chance = full.signals.get(ORACLE)
-    if chance is None or not np.isfinite(chance).all():
+    if chance is None:
         return None
-    return _logits(chance.astype(np.float64))
+    drafted = ~np.isnan(full.confidence_logits)
+    if not np.isfinite(chance[drafted]).all():
+        return None
+    return _logits(np.where(drafted, chance, 0.0).astype(np.float64))
 
 
 def _logits(probability: NDArray[np.float64]) -> NDArray[np.float64]:

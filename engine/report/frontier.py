@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.calibration import Traces
-from dspark.engine.report.rounds import full_blocks
+from dspark.engine.report.rounds import drafts_are_certain, full_blocks, replayable
 from dspark.engine.scheduler.replay import ReplayBlocks, ReplayResult, replay
 from dspark.profiles import Profile, StepCurve
 
@@ -35,6 +35,7 @@ class ReplaySetting:
     context_tokens: int  # of every request
     sampled: bool  # verification as at temperature 1
     seed: int
+    certain: bool = False  # drafts are functions of the text, which a plan may look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +100,16 @@ def policy_frontier(
     progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Frontier | None:
     """Replay every policy; None without a full block, or if the profile does not cover one request's."""
-    full = full_blocks(traces)
     steps = concurrency_steps(profile.curve)
-    if not len(full) or not steps:
+    if not len(full_blocks(traces)) or not steps:
         return None
+    full = replayable(traces)
     setting = ReplaySetting(
         curve=profile.curve,
         context_tokens=_context_tokens(full, profile.curve),
         sampled=bool(np.any(full.temperature > 0)),
         seed=seed,
+        certain=drafts_are_certain(traces),
     )
     parts = replay_parts(full, full.confidence_logits, temperatures, seed=seed)
     names = policies_for(traces.gamma)
@@ -157,6 +159,7 @@ def replayed(
             rounds=rounds,
             context_tokens=setting.context_tokens,
             sampled=setting.sampled,
+            certain=setting.certain,
         )
         for repeat, blocks in enumerate(parts)
     ]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.calibration import Calibration, Traces, fingerprint, split_by_request
+from dspark.engine.models.aliases import NGRAM_DRAFTER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +33,25 @@ def is_full_block(traces: Traces) -> NDArray[np.bool_]:
 def full_blocks(traces: Traces) -> Traces:
     """The rounds that tell."""
     return traces.select(is_full_block(traces))
+
+
+def drafts_are_certain(traces: Traces) -> bool:
+    """Were the drafts functions of the text, some of which offer none?"""
+    return traces.provenance.drafter == NGRAM_DRAFTER
+
+
+def replayable(traces: Traces) -> Traces:
+    """The rounds that tell, and those for which the drafter had nothing: what they yield is known too.
+
+    The last round of a request has no draft if it lacks one token alone, whatever the drafter has; it is left out.
+    """
+    whole = is_full_block(traces)
+    if drafts_are_certain(traces) and len(traces):
+        requests, index = np.unique(traces.request, return_inverse=True)
+        last = np.zeros(requests.size, dtype=np.int64)
+        np.maximum.at(last, index, traces.round)
+        whole |= (traces.drafted == 0) & (traces.round < last[index])
+    return traces.select(whole)
 
 
 def sample_for(traces: Traces, calibration: Calibration | None) -> Sample:

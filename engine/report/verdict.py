@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dspark.calibration import Traces
 from dspark.engine.report.counterfactual import recalibrated_logits, true_logits
 from dspark.engine.report.frontier import ASYNC, ORACLE, Frontier, FrontierLine, replay_parts, replayed
-from dspark.engine.report.rounds import full_blocks
+from dspark.engine.report.rounds import replayable
 from dspark.engine.report.words import joined
 from dspark.profiles import Profile
 
@@ -78,7 +78,7 @@ def judge(frontier: Frontier, traces: Traces, profile: Profile, temperatures: ND
     scheduled = gains(frontier, frontier.line(ASYNC), unscheduled(frontier))
     bound = gains(frontier, frontier.line(ORACLE), unscheduled(frontier))
     extra_cost = _extra_cost(frontier)
-    limit, reason = _limit(frontier, full_blocks(traces), temperatures, scheduled, bound, max(extra_cost))
+    limit, reason = _limit(frontier, replayable(traces), temperatures, scheduled, bound, max(extra_cost))
     paying = [gain.pays for gain in scheduled]
     pays_from = next((g.concurrency for i, g in enumerate(scheduled) if all(paying[i:])), None)
     sentences = (

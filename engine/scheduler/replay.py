@@ -26,11 +26,12 @@ _WARM_UP = 0.1  # of the rounds, before anything is counted
 
 @dataclass(frozen=True, slots=True)
 class ReplayBlocks:
-    """N recorded blocks of G tokens, all of them verified, in the order of their requests."""
+    """N recorded blocks of G tokens, or of none, all of them verified, in the order of their requests."""
 
-    confidence_logits: NDArray[np.float32]  # [N, G]
+    confidence_logits: NDArray[np.float32]  # [N, G], NaN where nothing was drafted
     temperatures: NDArray[np.float64]  # [G]
     hazards: HazardArray  # [N, G]
+    caps: IntArray  # [N], tokens drafted
     accepted: IntArray  # [N]
     first_row: IntArray  # [requests]
     num_rows: IntArray  # [requests]
@@ -55,6 +56,7 @@ class ReplayBlocks:
             confidence_logits=logits,
             temperatures=scales,
             hazards=hazards(logits, scales),
+            caps=np.isfinite(logits).sum(axis=1),
             accepted=np.asarray(accepted, dtype=np.int64)[order],
             first_row=first,
             num_rows=counts,
@@ -98,6 +100,7 @@ def replay(
     rounds: int | None = None,
     context_tokens: int | None = None,
     sampled: bool = False,
+    certain: bool = False,
 ) -> ReplayResult:
     """Throughput of `policy` with `concurrency` requests at any time.
 
@@ -107,6 +110,7 @@ def replay(
         rounds: None: as many as make the spread small, 200 to 4,000.
         context_tokens: visible tokens of each request; None: the curve's reference.
         sampled: time verification as at temperature 1.
+        certain: drafts are functions of the text, so that `async` may plan by the very block that it verifies.
 
     Raises:
         UsageError: the policy is spelled wrong.
@@ -122,7 +126,7 @@ def replay(
     draws = _draw(blocks, concurrency, rounds, rng)
     counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):
-        lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal")
+        lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal", certain=certain)
     elif policy == "oracle":
         lengths, drafts = _best(blocks, draws, step_s, draft_s, counted=counted)
     else:
@@ -162,11 +166,10 @@ def _draw(blocks: ReplayBlocks, concurrency: int, rounds: int, rng: np.random.Ge
 
 def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
     """Lengths [N, R] of a policy that looks at each block alone."""
-    caps = np.full(len(blocks.accepted), blocks.gamma)
-    view = ScheduleView(caps, blocks.confidence_logits, blocks.temperatures)
+    view = ScheduleView(blocks.caps, blocks.confidence_logits, blocks.temperatures)
     rule = parse_policy(policy, blocks.gamma)
     assert not isinstance(rule, Planned), "planned policies look at whole rounds"
-    return rule.lengths(view)[draws.rows]
+    return np.minimum(rule.lengths(view), blocks.caps)[draws.rows]
 
 
 def _best(
@@ -182,7 +185,7 @@ def _best(
         step_s: of R, R + 1 ... packed tokens.
         counted: the rounds of which the throughput is.
     """
-    accepted = blocks.accepted[draws.rows]
+    accepted, caps = blocks.accepted[draws.rows], blocks.caps[draws.rows]
     requests = accepted.shape[1]
     # The last choice is not to draft, and so to verify nothing.
     time_s = np.append(step_s + draft_s, step_s[0])
@@ -196,7 +199,7 @@ def _best(
         better = float(tokens[which, choice][counted].sum() / time_s[choice][counted].sum())
     budget = budgets[choice][:, None]
     useful = _filled(budget, accepted)
-    return useful + _filled(budget - useful.sum(axis=1, keepdims=True), blocks.gamma - accepted), choice < len(step_s)
+    return useful + _filled(budget - useful.sum(axis=1, keepdims=True), caps - accepted), choice < len(step_s)
 
 
 def _filled(budget: IntArray, room: IntArray) -> IntArray:
@@ -205,11 +208,12 @@ def _filled(budget: IntArray, room: IntArray) -> IntArray:
 
 
 def _planned(
-    blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, clock: RoundClock, *, causal: bool
+    blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, clock: RoundClock, *, causal: bool, certain: bool
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Lengths [N, R], and which rounds end with drafting."""
     rounds, concurrency = draws.rows.shape
-    planner = RoundPlanner(clock, gamma=blocks.gamma, causal=causal)
+    planner = RoundPlanner(clock, gamma=blocks.gamma, causal=causal, certain=certain)
+    reads_own = causal or certain
     history = SurvivalHistory(concurrency, blocks.gamma)
     slots = np.arange(concurrency)
     lengths = np.zeros((rounds, concurrency), dtype=np.int64)
@@ -220,8 +224,8 @@ def _planned(
         history.schedule(slots, drafted=steps > 0)
         own = blocks.hazards[rows]
         older = history.before(slots)
-        caps = np.full(concurrency, steps)
-        plan = planner.plan(own if causal else older.hazards, caps, load, known=None if causal else older.known)
+        caps = np.minimum(steps, blocks.caps[rows])
+        plan = planner.plan(own if reads_own else older.hazards, caps, load, known=None if reads_own else older.known)
         lengths[i] = allocate(own, caps, budget=plan.budget)
         history.process(slots, own if steps > 0 else None)
         steps = plan.next_steps

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from report_samples import make_rounds
 
-from dspark.calibration import calibrate, make_traces
-from dspark.engine.report.rounds import full_blocks, sample_for
+from dspark.calibration import Provenance, calibrate, make_traces
+from dspark.engine.report.rounds import full_blocks, replayable, sample_for
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,23 @@ def test_full_blocks_are_verified_whole_and_settled(drafted, verified, observed,
         confidence_logits=[[0.0, 0.0, 0.0]],
     )
     assert len(full_blocks(traces)) == tells
+
+
+@pytest.mark.parametrize(("drafter", "told"), [("ngram", [0, 1, 3]), ("a-network", [0, 3])], ids=["ngram", "network"])
+def test_rounds_for_which_a_drafter_had_nothing_are_replayed(drafter, told):
+    """Its last round lacked one token, or was cut short: of such rounds nobody knows what a draft would have given."""
+    drafted = np.array([3, 0, 3, 3, 0])
+    traces = make_traces(
+        request=[0, 0, 0, 1, 1],
+        drafted=drafted,
+        verified=[3, 0, 2, 3, 0],
+        observed=[1, 0, 1, 3, 0],
+        accepted=[0, 0, 0, 3, 0],
+        text_position=np.arange(5),
+        confidence_logits=np.where(drafted[:, None] > 0, np.zeros((5, 3)), np.nan),
+        provenance=Provenance(drafter=drafter),
+    )
+    assert replayable(traces).text_position.tolist() == told
 
 
 def test_the_held_out_rounds_are_those_of_the_calibration():

@@ -154,3 +154,31 @@ def test_no_blocks_are_refused() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(UsageError):
         run(always(4), device_curve(), "fixed:8", 4)
+
+
+def offers_sometimes(share: float) -> ReplayBlocks:
+    """Blocks that pass in full and whose confidence says so, or nothing at all; in no order."""
+    offers = np.random.default_rng(4).random(4_000) < share
+    return ReplayBlocks.of(
+        request=np.arange(4_000) // 40,
+        accepted=np.where(offers, GAMMA, 0),
+        confidence_logits=np.where(offers[:, None], np.full((1, GAMMA), 9.0), np.nan),
+        temperatures=np.ones(GAMMA),
+    )
+
+
+def test_what_was_not_drafted_is_not_verified() -> None:
+    blocks, curve = offers_sometimes(0.3), device_curve()
+    for policy, most in (("fixed:7", 7), ("fixed:2", 2), ("threshold:0.5", 7), ("oracle", 7)):
+        result = run(blocks, curve, policy, 1, context_tokens=500)
+        assert result.mean_budget == pytest.approx(0.3 * most, rel=0.1)
+        assert result.mean_accepted == result.mean_budget
+
+
+@pytest.mark.parametrize("policy", ["async", "causal"])
+def test_a_plan_that_may_look_at_the_block_itself_verifies_all_that_pays(policy: str) -> None:
+    """One request at a time: verifying seven certain tokens always pays, and an older block tells nothing of them."""
+    blocks, curve = offers_sometimes(0.3), device_curve()
+    certain = run(blocks, curve, policy, 1, certain=True)
+    assert certain.mean_accepted == certain.mean_budget
+    assert certain.mean_accepted == run(blocks, curve, "threshold:0.5", 1).mean_accepted
