@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 from dspark.cli import options
 from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
-from dspark.cli.loading import Models, load_engine, resolve_models
+from dspark.cli.loading import Models, check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, TRACES
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
@@ -20,6 +21,7 @@ from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 if TYPE_CHECKING:
     from dspark.calibration import TemperatureGrid, Traces
     from dspark.cli.output import Sink
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.row_traces import RowTraces
     from dspark.engine.requests import SamplingParams
@@ -35,6 +37,7 @@ class _Recording:
     sampling: SamplingParams
     input: str  # a file, `-`, or nothing for the prompts that come with dspark
     traces: Path
+    workers: Workers | None = None
 
     @property
     def rest(self) -> Path:
@@ -112,6 +115,8 @@ def calibrate(
     top_p: options.TopP = 1.0,
     top_k: options.TopK = 0,
     ignore_eos: options.IgnoreEos = False,
+    num_workers: options.NumWorkers = None,
+    ray: options.RayAddress = None,
     config: options.Config = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -128,6 +133,7 @@ def calibrate(
     sink.configure(json=json, quiet=quiet)
     from dspark.calibration import METHODS, read_traces, save_calibration
     from dspark.calibration import calibrate as fit
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.output_places import check_document, check_folder
     from dspark.engine.requests import SamplingParams
@@ -161,6 +167,9 @@ def calibrate(
         sampling = SamplingParams(
             temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, ignore_eos=ignore_eos
         )
+    workers = None
+    with refusals.collected(), flags_named(ctx):
+        workers = Workers.asked(num_workers, ray)
     document, traces_file = workdir / CALIBRATION, workdir / TRACES
     with refusals.collected():
         check_folder(workdir, flag="--workdir")
@@ -170,7 +179,7 @@ def calibrate(
     if recorded:
         rounds, source = read_traces(recorded), Source(recorded)
     else:
-        rounds, source = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file))
+        rounds, source = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file, workers))
     made = fit(
         rounds,
         method,
@@ -215,12 +224,10 @@ def _record(ctx: typer.Context, recording: _Recording) -> tuple[Traces, Source]:
     with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
-            from dspark.engine.preflight import check_device
-
-            with flags_named(ctx):
-                check_device(config)
+            check_machine(ctx, config, recording.workers)
             models = _verifying_all(resolve_models(config, progress))
-            engine, tokenizer = load_engine(ctx, models, progress)
+            load = load_engine if recording.workers is None else partial(load_workers, workers=recording.workers)
+            engine, tokenizer = load(ctx, models, progress=progress)
             from dspark.engine.jobs.row_traces import RowTraces
             from dspark.engine.jobs.trace_job import record_rows
 

@@ -158,6 +158,8 @@ def train(
         int,
         typer.Option(metavar="NUMBER", help="Seed of text, weights, anchors and order.", rich_help_panel=TRAINING),
     ] = 0,
+    num_workers: options.NumWorkers = None,
+    ray: options.RayAddress = None,
     config: options.Config = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -174,6 +176,7 @@ def train(
     sink.configure(json=json, quiet=quiet)
     if output is None:
         raise UsageError("train needs --output, a folder for the drafter", _EXAMPLE)
+    from dspark.engine.cluster.workers import Workers
     from dspark.engine.jobs.output_places import check_folder, refuse_both
     from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
 
@@ -217,6 +220,7 @@ def train(
             dtype=dtype,
             resume=resume,
             overwrite=overwrite,
+            workers=Workers.asked(num_workers, ray),
             command=shlex.join(["dspark", *sys.argv[1:]]),
         )
     check_folder(output, flag="--output")

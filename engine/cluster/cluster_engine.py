@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspark.engine.cluster.pipeline import Pipeline
 from dspark.engine.cluster.ray_session import RaySession
-from dspark.engine.cluster.worker import Asked
+from dspark.engine.cluster.worker import Asked, Load, load_engine
 from dspark.engine.cluster.workers import Workers, share_of
 from dspark.engine.counts import RunStats
 from dspark.engine.engine import DEFAULT_CONCURRENCY
@@ -44,12 +44,16 @@ class ClusterEngine:
     that ends its worker even then completes with `finish_reason` "error". A row's text depends on its index, its seed
     and the models alone wherever one engine's does, so it is the same however rows are divided.
 
+    Args:
+        config: of every worker's engine.
+        load: makes such an engine, in the worker's process, from the configuration and a number of processors.
+
     Raises:
         UsageError: Ray is not installed, the cluster has not what is asked for, or an engine refuses the configuration.
         CheckpointError: a worker cannot load the models.
     """
 
-    def __init__(self, config: EngineConfig, workers: Workers) -> None:
+    def __init__(self, config: EngineConfig, workers: Workers, *, load: Load = load_engine) -> None:
         self._session = RaySession(workers.address)
         try:
             session = self._session
@@ -59,7 +63,7 @@ class ClusterEngine:
             self._window = _window(config, self.share.num_workers, on_gpus=bool(self.share.gpus))
             # A worker without a share of a GPU may still see one.
             config = replace(config, device="cuda" if self.share.gpus else "cpu")
-            self._pipeline = Pipeline(session, config, self.share, calls=self._window.calls)
+            self._pipeline = Pipeline(session, config, self.share, calls=self._window.calls, load=load)
             facts = self._pipeline.wait_for_worker()
         except BaseException:
             self._session.close()
@@ -125,7 +129,8 @@ class ClusterEngine:
             self._open_rows = 0
 
     def close(self) -> None:
-        """End the workers, whatever they are doing."""
+        """End the workers."""
+        self._pipeline.close()
         self._session.close()
 
     def _ask(self, source: Iterator[Request]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspark.engine.cluster.ledger import Facts, Ledger, State
 from dspark.engine.cluster.ray_session import RaySession
-from dspark.engine.cluster.worker import COLUMN, Answered, Asked, Worker, block_table
+from dspark.engine.cluster.worker import COLUMN, Answered, Asked, Load, Worker, block_table
 from dspark.engine.cluster.workers import Share
 from dspark.engine.errors import EngineError
 from dspark.engine.wording import first_line
@@ -32,14 +32,14 @@ class Pipeline:
 
     Args:
         calls: blocks that a worker has at once.
+        load: makes a worker's engine.
     """
 
-    def __init__(self, session: RaySession, config: EngineConfig, share: Share, *, calls: int) -> None:
+    def __init__(self, session: RaySession, config: EngineConfig, share: Share, *, calls: int, load: Load) -> None:
         self._ledger = session.actor(Ledger, share.num_workers)
         self._results: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
-        threading.Thread(
-            target=self._collect, args=(_dataset(self._ledger, config, share, calls),), daemon=True
-        ).start()
+        dataset = _dataset(self._ledger, config, share, calls, load)
+        threading.Thread(target=self._collect, args=(dataset,), daemon=True).start()
 
     def wait_for_worker(self) -> Facts:
         """What the first worker says of itself once it is loaded.
@@ -113,7 +113,7 @@ class Pipeline:
             self._results.put(error)
 
 
-def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int) -> Any:
+def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int, load: Load) -> Any:
     from ray.data import ActorPoolStrategy, from_items
 
     pool = ActorPoolStrategy(
@@ -133,6 +133,7 @@ def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int) -> Any
             fn_constructor_kwargs={
                 "config": config,
                 "ledger": ledger,
+                "load": load,
                 "threads": None if share.gpus else max(int(share.cpus), 1),
             },
             compute=pool,

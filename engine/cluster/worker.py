@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from dspark.engine.config import EngineConfig
     from dspark.engine.engine import Engine
+
+Load = Callable[["EngineConfig", int | None], "Engine"]
 
 COLUMN = "block"
 _GIVEN_UP = 70
@@ -48,13 +50,14 @@ class Worker:
         config: of the engine, with names that this machine can resolve.
         ledger: the handle of the run's `Ledger`.
         threads: processors to compute with; None: as many as torch takes.
+        load: makes the engine.
     """
 
-    def __init__(self, config: EngineConfig, ledger: Any, threads: int | None) -> None:
+    def __init__(self, config: EngineConfig, ledger: Any, threads: int | None, load: Load) -> None:
         self._ledger = ledger
         self._ask(ledger.loading.remote())
         try:
-            engine = _load(config, threads)
+            engine = load(config, threads)
             facts = _facts(engine)
         except Exception as error:
             self._ask(ledger.failed.remote(_portable(error)))
@@ -94,7 +97,8 @@ def block_table(blocks: Sequence[bytes]) -> pa.Table:
     return pa.table({COLUMN: pa.array(blocks, type=pa.large_binary())})
 
 
-def _load(config: EngineConfig, threads: int | None) -> Engine:
+def load_engine(config: EngineConfig, threads: int | None) -> Engine:
+    """The engine of a configuration, which computes with `threads` processors."""
     import torch
 
     from dspark.engine.engine import Engine

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from dspark.engine.cluster.cluster_engine import ClusterEngine
 from dspark.engine.config import EngineConfig
 from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.engine import Engine
@@ -84,7 +87,11 @@ def train_drafter(job: TrainJob, reporter: TrainJobListener) -> TrainResult:
         if job.text.data is None:
             path.unlink(missing_ok=True)
     engine = None
-    if not path.exists():
+    if not path.exists() and job.workers is not None:
+        reporter.step("Starting workers")
+        with closing(ClusterEngine(_text_config(job, model_folder), job.workers)) as workers:
+            _write(job, workers, tokenizer, path, reporter)
+    elif not path.exists():
         reporter.step("Loading the target")
         engine = _text_engine(job, model_folder, tokenizer, reporter)
         _write(job, engine, tokenizer, path, reporter)
@@ -107,10 +114,12 @@ def train_drafter(job: TrainJob, reporter: TrainJobListener) -> TrainResult:
     return TrainResult(state, material.summary, parameters, target.device.type)
 
 
-def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: TrainJobListener) -> Engine:
+def _text_config(job: TrainJob, model_folder: Path) -> EngineConfig:
     limit = ModelConfig.from_folder(model_folder).max_position_embeddings
-    config = EngineConfig(
-        target=str(model_folder),
+    here = job.workers is None or job.workers.address is None
+    return EngineConfig(
+        # Another machine has not this one's folder of a model that goes by name.
+        target=str(model_folder.resolve()) if here or os.path.isdir(job.target) else job.target,
         drafter=NO_DRAFTER,
         device=job.device,
         dtype=job.dtype,
@@ -120,14 +129,19 @@ def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None,
         max_context=min(job.settings.row_tokens, limit),
         gpu_memory_utilization=_TEXT_MEMORY,
     )
+
+
+def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None, reporter: TrainJobListener) -> Engine:
     return Engine(
-        config,
+        _text_config(job, model_folder),
         detokenizer=tokenizer,
         progress=lambda graph, done, total: reporter.step("Capturing CUDA graphs", done, total),
     )
 
 
-def _write(job: TrainJob, engine: Engine, tokenizer: Tokenizer | None, path: Path, reporter: TrainJobListener) -> None:
+def _write(
+    job: TrainJob, engine: Engine | ClusterEngine, tokenizer: Tokenizer | None, path: Path, reporter: TrainJobListener
+) -> None:
     room = engine.max_context
     prompts: list[list[int]] = []
     if job.text.prompts is not None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from dspark.engine.cluster.workers import Workers
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import UsageError
 from dspark.engine.models.drafter_formats import MARKOV_HEAD_TYPES, MOST_BLOCK_SIZE
@@ -143,6 +144,8 @@ class TextSettings:
 class TrainJob:
     """One drafter to train: for which target, where to, how. `command` is what made it, for the card.
 
+    `workers` write the text; this process trains.
+
     Raises:
         UsageError: the number format is none to train in.
     """
@@ -156,6 +159,7 @@ class TrainJob:
     dtype: str = "auto"
     resume: bool = False
     overwrite: bool = False
+    workers: Workers | None = None
     command: str = ""
 
     def __post_init__(self) -> None:
