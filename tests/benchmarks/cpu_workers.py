@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 CODE = "import sys; from dspark.cli.main import main; sys.exit(main())"
-WORDS = tuple(["a", "river", "runs", "past", "the", "mill", "where", "two", "old", "friends", "count", "boats"])
+WORDS = ("a", "river", "runs", "past", "the", "mill", "where", "two", "old", "friends", "count", "boats")
 
 
 def write_rows(folder: Path, rows: int) -> list[Path]:
