@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dspark.engine.config import EngineConfig
 
 _POLL_S = 1.0
+_CLOSE_S = 3.0
 
 
 class Pipeline:
@@ -39,7 +40,8 @@ class Pipeline:
         self._ledger = session.actor(Ledger, share.num_workers)
         self._results: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
         dataset = _dataset(self._ledger, config, share, calls, load)
-        threading.Thread(target=self._collect, args=(dataset,), daemon=True).start()
+        self._collector = threading.Thread(target=self._collect, args=(dataset,), daemon=True)
+        self._collector.start()
 
     def wait_for_worker(self) -> Facts:
         """What the first worker says of itself once it is loaded.
@@ -83,8 +85,9 @@ class Pipeline:
         self._ledger.finished.remote(number, list(indices))
 
     def close(self) -> None:
-        """No more blocks come."""
+        """No more blocks come. Ray Data is given a moment to end by itself, which takes it longer in mid-work."""
         _wait(self._ledger.close.remote())
+        self._collector.join(_CLOSE_S)
 
     def _state(self) -> State:
         state: State = _wait(self._ledger.state.remote())
@@ -109,8 +112,9 @@ class Pipeline:
                     if content.as_py():
                         self._results.put(pickle.loads(content.as_py()))
             self._results.put(EngineError("there are no more blocks"))
-        except Exception as error:
-            self._results.put(error)
+        except (Exception, SystemExit) as error:
+            # Ray ends threads that wait for it by SystemExit once it is shut down.
+            self._results.put(error if isinstance(error, Exception) else EngineError("Ray was shut down"))
 
 
 def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int, load: Load) -> Any:

@@ -18,43 +18,9 @@ from dspark.engine.requests import Request, SamplingParams
 pytest.importorskip("ray", reason="needs Ray: pip install 'dspark[ray]'")
 
 from dspark.engine.cluster.cluster_engine import ClusterEngine
+from dspark.engine.cluster.ledger import MOST_ATTEMPTS
 from dspark.engine.cluster.row_server import DIED
 from dspark.engine.cluster.workers import Workers
-
-
-def requests(count):
-    return [Request(index, [97 + index % 20] * (1 + index % 4)) for index in range(count)]
-
-
-def test_a_row_that_ends_every_worker_becomes_an_error_and_no_other_row_does(ray_here):
-    with closing(ClusterEngine(EngineConfig(concurrency=2), Workers(2), load=load_mortal)) as workers:
-        done = list(workers.generate(requests(40)))
-        # The workers are of use afterwards.
-        again = list(workers.generate(requests(3)))
-    assert sorted(completion.index for completion in done) == list(range(40))
-    expected = {completion.index: completion for completion in WorkerEngine().generate(requests(40))}
-    errors = {completion.index: completion.error for completion in done if completion.error}
-    assert errors == {FATAL: DIED}
-    assert all(completion == expected[completion.index] for completion in done if completion.index != FATAL)
-    assert sorted(completion.index for completion in again) == [0, 1, 2]
-
-
-def test_requests_are_pulled_as_workers_have_room(ray_here):
-    with closing(ClusterEngine(EngineConfig(concurrency=2), Workers(1), load=load_mortal)) as workers:
-        pulled = []
-
-        def endless():
-            while True:
-                pulled.append(1)
-                yield Request(1000 + len(pulled), [97])
-
-        completions = workers.generate(endless())
-        for number in range(1, 60):
-            next(completions)
-            assert len(pulled) <= number + 10
-        completions.close()
-        # What nobody waited for is not taken for an answer to what is asked next.
-        assert [c.index for c in workers.generate([Request(3, [98])])] == [3]
 
 
 def test_what_a_worker_refuses_is_told_as_if_it_were_refused_here(ray_here):
@@ -63,11 +29,51 @@ def test_what_a_worker_refuses_is_told_as_if_it_were_refused_here(ray_here):
     assert refused.value.remedy == "Bring one."
 
 
-def test_rows_without_a_tokenizer_and_with_one_go_the_same_way(tmp_path, ray_here):
-    with closing(ClusterEngine(EngineConfig(), Workers(1), load=load_mortal)) as workers:
-        source = tmp_path / "in.jsonl"
-        source.write_text('{"turns": ["a", "b"]}\n{"prompt": "c"}\n')
-        job = DecodeJob(open_input(str(source)), tmp_path / "o", tmp_path / "m", SamplingParams(), all_turns=True)
-        decode_file(workers, CharCodec(), job, NoProgress())
+@pytest.fixture(scope="module")
+def workers(ray_here):
+    with closing(ClusterEngine(EngineConfig(concurrency=2), Workers(2), load=load_mortal)) as engine:
+        yield engine
+
+
+def requests(count):
+    return [Request(index, [97 + index % 20] * (1 + index % 4)) for index in range(count)]
+
+
+def test_a_row_that_ends_every_worker_becomes_an_error_and_no_other_row_does(workers):
+    done = list(workers.generate(requests(40)))
+    assert sorted(completion.index for completion in done) == list(range(40))
+    expected = {completion.index: completion for completion in WorkerEngine().generate(requests(40))}
+    errors = {completion.index: completion.error for completion in done if completion.error}
+    assert errors == {FATAL: DIED}
+    assert all(completion == expected[completion.index] for completion in done if completion.index != FATAL)
+    # Three workers died of it: with all others, again, and alone.
+    assert len(workers.process_ids()) == 2 + MOST_ATTEMPTS
+
+
+def test_requests_are_pulled_as_workers_have_room(workers):
+    pulled = []
+
+    def endless():
+        while True:
+            pulled.append(1)
+            yield Request(1000 + len(pulled), [97])
+
+    completions = workers.generate(endless())
+    for number in range(1, 60):
+        next(completions)
+        # Each has a batch and a half of two rows, and two blocks of one row are on the way to it.
+        assert len(pulled) <= number + 2 * (3 + 2)
+    completions.close()
+    # What nobody waited for is not taken for an answer to what is asked next.
+    assert [completion.index for completion in workers.generate([Request(3, [98])])] == [3]
+
+
+def test_later_turns_go_to_the_same_workers(tmp_path, workers):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"turns": ["a", "b"]}\n{"prompt": "c"}\n')
+    job = DecodeJob(open_input(str(source)), tmp_path / "o", tmp_path / "m", SamplingParams(), all_turns=True)
+    before = workers.process_ids()
+    decode_file(workers, CharCodec(), job, NoProgress())
     rows = [json.loads(line) for line in job.output.read_text().splitlines()]
     assert len(rows[0]["turns"]) == 2 and rows[1]["text"] == "C"
+    assert workers.process_ids() == before

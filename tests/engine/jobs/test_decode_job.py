@@ -228,6 +228,15 @@ def test_an_input_that_grows_is_decoded_as_it_was(tmp_path):
     assert [row["text"] for row in rows] == ["P0", "P1", "P2", "P3", "P4"]
 
 
+def test_a_prompt_of_10_mb_is_one_row_among_others(tmp_path):
+    _, rows = decode(make_job(tmp_path, [{"prompt": "a"}, {"prompt": "x" * 10_000_000}, {"prompt": "b"}]))
+    assert [(row["text"], row["error"]) for row in rows] == [
+        ("A", None),
+        (None, "line 2: the prompt is too long"),
+        ("B", None),
+    ]
+
+
 def test_no_rows_give_an_empty_file(tmp_path):
     summary, rows = decode(make_job(tmp_path, []))
     assert (rows, summary.num_rows) == ([], 0)
