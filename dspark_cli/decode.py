@@ -12,6 +12,7 @@ from dspark.cli.artefacts import add_artefacts, policy_reason, used_artefacts
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
 from dspark.cli.loading import check_machine, load_engine, load_workers, resolve_models
+from dspark.cli.selftest import check_pair
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
@@ -74,7 +75,7 @@ def decode(
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
     # Before what takes time to import.
-    if input_file is None:
+    if input_file is None and not selftest:
         raise UsageError("decode needs --input, a JSONL file with one prompt a line", _EXAMPLE)
     from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
@@ -119,6 +120,14 @@ def decode(
         if policy is not None:
             # A draft length past the drafter's own is refused once the drafter is known.
             parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
+    if selftest:
+        from dspark.engine.selftest.settings import SelftestSettings
+
+        refusals.tell()
+        sink.note("A self-test decodes prompts of its own, greedily and sampled: no file is read or written.")
+        check_pair(ctx, engine_config, SelftestSettings(seed=seed), workdir=workdir)
+        return
+    assert input_file is not None, "checked above"
     finished = False
     places = DecodePlaces.named(output, metrics, workdir=workdir)
     with refusals.collected():

@@ -102,6 +102,8 @@ def _judge_ends(
     numbers = {"requests": len(requests), "stop": reasons["stop"], "length": reasons["length"], "wrong": len(wrong)}
     ended = f"{reasons['stop']} requests end at a stop token and {reasons['length']} at their limit"
     finding = f"{ended}, each where it has to" if not wrong else f"{len(wrong)} of {len(requests)}: {wrong[0]}"
+    if not reasons["stop"]:
+        finding += "; no text came to a stop token, so nothing is known of those"
     return Check(ENDS, policy, not wrong, finding, numbers)
 
 

@@ -53,9 +53,13 @@ def check_greedy(
 ) -> Check:
     """Judge greedy `texts` by the target's plain forward, and against the texts of plain decoding.
 
-    A text may part from `reference` where two logits are a near-tie: no further apart than logits of one text in
-    batches of other shapes. Anything further is a wrong token.
+    A text may part from `reference` where two logits are a near-tie: no further apart than the batch's shape can move
+    them, of which `noise` is a sample. Anything further is a wrong token.
     """
+    lengths = [len(text) for text in texts]
+    if reference is not None and lengths != [len(text) for text in reference]:
+        finding = f"texts of {lengths} tokens, and of {[len(text) for text in reference]} by plain decoding"
+        return Check(NAME, policy, False, finding, {"texts": len(texts)})
     allowed = near_tie_gap(noise)
     partings, wrong = [], []
     for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
@@ -79,16 +83,13 @@ def check_greedy(
 def _parting(
     plain: PlainForward, number: int, prompt: Sequence[int], text: Sequence[int], reference: Sequence[int]
 ) -> Parting:
-    together = min(len(text), len(reference))
-    token = next((i for i in range(together) if text[i] != reference[i]), together)
-    if token == together:
-        return Parting(number, token, 0.0)
+    token = next(i for i, (mine, other) in enumerate(zip(text, reference, strict=True)) if mine != other)
     logits = next(iter(plain.logits_behind([[*prompt, *text[:token]]])))
     return Parting(number, token, abs(float(logits[text[token]]) - float(logits[reference[token]])))
 
 
 def _finding(count: int, partings: list[Parting], wrong: list[Parting], noise: float, is_plain: bool) -> str:
-    apart = f"the target's own logits differ by up to {noise:.2g} between batch shapes"
+    apart = f"the batch's shape alone moves the target's logits by up to {noise:.2g} against each other"
     if wrong:
         first = wrong[0]
         return (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CONCURRENCY = {"cpu": 16, "cuda": 64}
 _SAMPLES = {"cpu": 80, "cuda": 256}
-_NOISE_TEXTS = 2
+_NOISE_TEXTS = 3
 Step = Callable[[str], None]
 
 
@@ -64,20 +64,22 @@ def run_selftest(
     )
     prompts = asked[: settings.texts]
     contexts = [prompt[:CONTEXT_TOKENS] for prompt in asked[: settings.contexts]]
+    most = max(settings.text_tokens // 2, 2)
     samples = settings.samples or _SAMPLES[choose_device(config.device).type]
     step("Decoding plainly")
     reference, noise, plain_check = _plain(config, settings, prompts, step=1 + gamma)
+    end = end_token([text[:most] for text in reference])
     checks, notes = [plain_check], dict.fromkeys(() if tokenizer else ("no tokenizer: prompts are made-up tokens",))
     for policy in selftest_policies(config, gamma):
         step(f"Decoding with {policy}")
         # What the engine before held has to be gone first.
         gc.collect()
-        engine = Engine(_for_policy(config, policy), detokenizer=EndToken(end_token(reference)))
+        engine = Engine(_for_policy(config, policy), detokenizer=EndToken(end))
         notes |= dict.fromkeys(engine.notes)
         plain = PlainForward(engine)
         texts = greedy_texts(engine, prompts, settings.text_tokens)
         checks.append(check_greedy(plain, prompts, texts, policy=policy, noise=noise, reference=reference))
-        checks += check_ends(engine, plain, prompts, policy=policy, most=max(settings.text_tokens // 2, 2), noise=noise)
+        checks += check_ends(engine, plain, prompts, policy=policy, most=most, noise=noise)
         step(f"Sampling with {policy}")
         checks.append(check_sampled(engine, plain, contexts, policy=policy, samples=samples, noise=noise))
         del engine, plain
@@ -127,6 +129,5 @@ def _plain(
     engine = Engine(replace(config, policy="none", profile=None, calibration=None))
     plain = PlainForward(engine)
     texts = greedy_texts(engine, prompts, settings.text_tokens)
-    whole = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
-    noise = logit_noise(plain, whole[:_NOISE_TEXTS], step=step)
+    noise = logit_noise(plain, prompts[:_NOISE_TEXTS], texts[:_NOISE_TEXTS], step=step)
     return texts, noise, check_greedy(plain, prompts, texts, policy="none", noise=noise)

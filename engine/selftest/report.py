@@ -22,7 +22,7 @@ class Check:
 class SelftestReport:
     """All checks, in the order in which they ran.
 
-    logit_noise: how far the target's own logits lie apart when the same text is computed in batches of other shapes.
+    logit_noise: how far the target's logits move against each other when a text is computed in batches of other shapes.
     notes: sentences about what was not checked, or not exactly.
     """
 
