@@ -158,7 +158,9 @@ def _read_parquet(path: Path) -> Traces:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        # Opened here: a name that is no text cannot be handed on.
+        with path.open("rb") as reader:
+            table = pq.read_table(reader)
         # The columns alone decide: a note of pandas in the file could name an index among them.
         frame = table.to_pandas(ignore_metadata=True)
     except pa.ArrowInvalid as error:
@@ -184,7 +186,8 @@ def _write_parquet(traces: Traces, path: Path) -> None:
     table = pa.Table.from_pandas(traces_to_frame(traces), preserve_index=False)
     about = {"format": "dspark-traces", "version": 1, "requests_known": traces.requests_known}
     about["provenance"] = asdict(traces.provenance)
-    pq.write_table(table.replace_schema_metadata({_METADATA_KEY: json.dumps(about).encode()}), path)
+    with path.open("wb") as writer:
+        pq.write_table(table.replace_schema_metadata({_METADATA_KEY: json.dumps(about).encode()}), writer)
 
 
 def _recorded(metadata: dict[bytes, bytes], path: Path) -> tuple[Provenance, bool]:

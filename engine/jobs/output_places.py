@@ -53,8 +53,15 @@ class DecodePlaces:
 
     @classmethod
     def named(cls, output: Path | None, metrics: Path | None, *, workdir: Path) -> DecodePlaces:
-        """The places as named, the work directory in place of a name for the output."""
-        place = output or workdir / DECODED
+        """The places as named, the work directory in place of a name for the output.
+
+        Raises:
+            UsageError: a name is empty, or that of a folder alone.
+        """
+        place = workdir / DECODED if output is None else output
+        for flag, given in (("--output", place), ("--metrics", metrics)):
+            if given is not None and not given.name:
+                raise UsageError(f"{flag} {str(given)!r} names no file", f"Give {flag} the name of a file.")
         return cls(
             output=place,
             metrics=metrics or metrics_path(place),

@@ -94,7 +94,14 @@ class ResultFile:
             for offset in self._offsets:
                 if offset != _MISSING:
                     reader.seek(offset)
-                    yield strict_json.loads(reader.readline().decode("utf-8"))
+                    try:
+                        record = strict_json.loads(reader.readline().decode("utf-8"))
+                    except ValueError:
+                        raise EngineError(
+                            f"{self.partial} no longer holds the rows that were written to it",
+                            "Something else changed it meanwhile: decode the file again.",
+                        ) from None
+                    yield record
 
     def publish(self, rows: Iterable[bytes]) -> None:
         """Write `rows`, one line each, under the final name at once. The partial file stays until `discard_partial`."""

@@ -32,7 +32,13 @@ class RopeConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RopeConfig:
         """Read `rope_theta` + `rope_scaling` (older files) or `rope_parameters` (newer); refuse other kinds by name."""
-        parameters = _object(config, "rope_parameters") or _object(config, "rope_scaling")
+        newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
+        if newer and older and newer != older:
+            # Which of them counts differs from reader to reader, and with it the text.
+            raise CheckpointError(
+                "config.json describes RoPE twice, in `rope_parameters` and in `rope_scaling`, and not alike", CORRECT
+            )
+        parameters = newer or older
         if "full_attention" in parameters:
             # One entry a layer type; layers with a sliding window are refused elsewhere.
             parameters = _object(parameters, "full_attention")

@@ -144,7 +144,8 @@ class Planner:
             for tokens in dict.fromkeys((num_requests, min(num_requests * self._per_request, most))):
                 for kind in (VERIFY_GREEDY, VERIFY_SAMPLED):
                     kv_tokens = num_requests * context + tokens
-                    if tokens >= num_requests:
+                    # No batch of so many requests is run where the largest holds fewer tokens.
+                    if num_requests <= tokens <= most:
                         yield Point(kind, num_requests, tokens, num_requests, context, kv_tokens)
 
     def _held_out_points(self, rng: np.random.Generator, fitted: set[tuple[int, int, int]]) -> Iterator[Point]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ def everything() -> Any:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_what_is_written_is_read(everything: Any, tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"traces.{ending}"
+@pytest.mark.parametrize("name", [b"traces", b"tr\xff"], ids=["text", "no text"])
+def test_what_is_written_is_read(everything: Any, tmp_path: Path, ending: str, name: bytes) -> None:
+    path = tmp_path / f"{os.fsdecode(name)}.{ending}"
     write_traces(everything, path)
     back = read_traces([path])
     for name in type(everything).__slots__:

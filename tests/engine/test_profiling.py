@@ -155,6 +155,14 @@ def test_held_out_points_are_no_fitted_ones():
     assert all(256 <= p.context_tokens <= 1024 for p in held_out)
 
 
+@pytest.mark.parametrize("buckets", [(1, 3), (1, 2)], ids=str)
+def test_nothing_is_measured_beyond_the_largest_batch(buckets):
+    timer = ModelTimer()
+    timer.token_buckets = buckets
+    points = plan(timer).points
+    assert points and all(point.num_tokens <= buckets[-1] for point in points if point.kind != "draft")
+
+
 def test_what_does_not_fit_is_said():
     clipped = plan(ModelTimer(capacity=2500), contexts=(256, 1024, 4096))
     # 2,000 positions less a block; two requests share 2,500 rows.

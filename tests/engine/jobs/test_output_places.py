@@ -122,3 +122,12 @@ def test_no_two_outputs_share_a_metrics_file():
     for one, other in itertools.combinations(names, 2):
         assert metrics_path(Path("f", one)) != metrics_path(Path("f", other))
     assert metrics_path(Path("dspark-out/decode.jsonl")) == Path("dspark-out/decode.metrics.json")
+
+
+@pytest.mark.parametrize("flag", ["--output", "--metrics"])
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_name_that_names_no_file_is_refused(tmp_path, flag, name):
+    given = {"--output": (Path(name), None), "--metrics": (None, Path(name))}[flag]
+    with pytest.raises(UsageError, match=f"{flag} .* names no file") as caught:
+        DecodePlaces.named(*given, workdir=tmp_path)
+    assert_reads_well(caught.value)

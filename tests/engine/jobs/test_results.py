@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.output_places import check_output, is_finished, partial_path
 from dspark.engine.jobs.results import ResultFile
@@ -107,6 +107,15 @@ def test_two_writers_of_one_output(tmp_path):
     first.append(0, {"row": {}})
     assert first.num_done == 1
     first.close()
+
+
+def test_a_partial_file_that_something_else_cut_is_said_to_be(tmp_path):
+    results = opened(tmp_path)
+    results.append(0, {"row": {"n": 0}})
+    partial_path(tmp_path / "out.jsonl").write_bytes(b"")
+    with pytest.raises(EngineError, match="no longer holds the rows"):
+        list(results.records())
+    results.close()
 
 
 def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(tmp_path):

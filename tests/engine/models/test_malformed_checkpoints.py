@@ -84,6 +84,13 @@ def test_a_malformed_llama3_scaling_is_refused_by_name(key: str, value: Any) -> 
     assert_reads_well(caught.value)
 
 
+@pytest.mark.parametrize("other", [{"rope_type": "yarn", "factor": 4.0}, LLAMA3_ROPE], ids=["yarn", "llama3"])
+def test_rope_that_is_described_twice_and_not_alike_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="describes RoPE twice") as caught:
+        ModelConfig.from_dict(config(rope_parameters={"rope_type": "default"}, rope_scaling=other))
+    assert_reads_well(caught.value)
+
+
 @pytest.mark.parametrize("changes", [{"head_dim": 15}, {"hidden_size": 4, "num_key_value_heads": 6}], ids=["odd", "0"])
 def test_heads_that_cannot_be_rotated_in_pairs_are_refused(changes: dict[str, Any]) -> None:
     content = {key: value for key, value in config().items() if key != "head_dim"}
