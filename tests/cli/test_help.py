@@ -7,7 +7,7 @@ import pytest
 
 from dspark.cli.main import main
 
-COMMANDS = [[], ["decode"], ["profile"]]
+COMMANDS = [[], ["decode"], ["profile"], ["selftest"]]
 
 
 @pytest.fixture(params=[80, 120])
