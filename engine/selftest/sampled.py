@@ -48,7 +48,7 @@ def check_sampled(
 
     A position is a token of a context. Given the tokens before it, it follows a distribution that a plain forward
     tells, so samples are tested prefix by prefix and the statistics added up. Each position is a hypothesis, and all of
-    them together are one more, which sees a fault too small for any single one.
+    them together are one more, which sees a fault that is too small for any single one.
     """
     settings = _settings(plain, contexts)
     tokens = _draw(engine, contexts, settings, samples)  # [contexts, samples, SAMPLE_TOKENS]
@@ -61,10 +61,12 @@ def check_sampled(
             if fit.freedom or fit.statistic:
                 positions.append(Position(context, token, used, fit))
     together = sum((position.fit for position in positions), Fit())
-    limit = _FALSE_ALARM / (len(positions) + 1)
+    # Half for all together, half shared by the positions (Bonferroni).
+    limit_together = _FALSE_ALARM / 2
+    limit = limit_together / max(len(positions), 1)
     failed = [position for position in positions if position.fit.p_value < limit]
     worst = min(positions, key=lambda position: position.fit.p_value, default=None)
-    passed = not failed and together.p_value >= limit
+    passed = not failed and together.p_value >= limit_together
     numbers = {
         "positions": len(positions),
         "samples": sum(position.samples for position in positions),
@@ -72,12 +74,16 @@ def check_sampled(
         "smallest_p": None if worst is None else worst.fit.p_value,
         "p_of_all_together": together.p_value,
         "limit": limit,
+        "limit_together": limit_together,
     }
     if worst is None:
         return Check(NAME, policy, False, "no position was drawn often enough to be tested", numbers)
-    found = f"smallest p {worst.fit.p_value:.2g}, all together {together.p_value:.2g}, limit {limit:.2g}"
+    found = (
+        f"smallest p {worst.fit.p_value:.2g}, limit {limit:.2g}; "
+        f"all together {together.p_value:.2g}, limit {limit_together:.2g}"
+    )
     if passed:
-        finding = f"frequencies at {len(positions)} positions fit the target's distribution ({found})"
+        finding = f"frequencies fit the target's distribution, at {len(positions)} positions ({found})"
     else:
         where = f"most clearly token {worst.token} behind context {worst.context}"
         finding = (

@@ -7,7 +7,7 @@ import pytest
 
 from dspark.cli.main import main
 
-COMMANDS = [[], ["decode"], ["profile"], ["export"], ["train"]]
+COMMANDS = [[], ["decode"], ["profile"], ["export"], ["train"], ["selftest"]]
 # These take arguments too, of which the parser shows the type.
 WITH_ARGUMENTS = [["calibrate"], ["report"], ["inspect"]]
 

@@ -52,7 +52,7 @@ def test_profile_calibrate_decode_and_report(here: Path) -> None:
     assert profile.conditions.drafter is not None
     assert (profile.conditions.drafter.name, profile.conditions.drafter.fingerprint) == ("ngram", "ngram-8-7")
     curve = profile.curve
-    assert (curve.block_size, curve.tokens_per_request) == (7, 8) and curve.draft is not None
+    assert (curve.block_width, curve.tokens_per_request) == (7, 8) and curve.draft is not None
     assert curve.draft_time_s(1) > 0
 
     assert main(["calibrate", *PAIR, "-i", "in.jsonl", "--max-tokens", "40", "--quiet"]) == 0

@@ -12,7 +12,7 @@ from lossless import SETTINGS, assert_fails, assert_fits, decode, logits, make_e
 from sampling_oracle import target_probs
 from toy_pair import ToyPair, token_probabilities
 
-from dspark.engine.models import drafter as drafter_module
+from dspark.engine.models import block_logits
 from dspark.engine.scheduler.policies import LengthPolicy, ScheduleView
 from dspark.kernels import SAMPLE
 from dspark.kernels.verification import reference as verification
@@ -94,23 +94,23 @@ def test_notices_acceptance_sharing_random_numbers_with_resampling(
 def test_notices_old_noise_at_a_position_drafted_again(
     pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = drafter_module.markov_step
+    own = block_logits.markov_step
 
     def keyed_by_position_alone(*args, noise, **kwargs):
         noise = replace(noise, generations=torch.zeros_like(noise.generations))
         return own(*args, noise=noise, **kwargs)
 
-    monkeypatch.setattr(drafter_module, "markov_step", keyed_by_position_alone)
+    monkeypatch.setattr(block_logits, "markov_step", keyed_by_position_alone)
     assert_fails(decode(make_engine(pair, policy=ReadsHistory()), 12_000), truth)
 
 
 def test_notices_an_argmax_draft_verified_with_a_softmax(
     pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = drafter_module.markov_step
+    own = block_logits.markov_step
 
     def argmax(*args, noise, **kwargs):
         return own(*args, noise=None, **kwargs)
 
-    monkeypatch.setattr(drafter_module, "markov_step", argmax)
+    monkeypatch.setattr(block_logits, "markov_step", argmax)
     assert_fails(decode(make_engine(pair, policy="fixed:3"), 12_000), truth)

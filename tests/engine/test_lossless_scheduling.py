@@ -15,6 +15,7 @@ from toy_pair import GAMMA, ToyPair
 
 from dspark.engine.flights import Flight
 from dspark.engine.loop import DecodeLoop
+from dspark.engine.models import block_logits
 from dspark.engine.models import drafter as drafter_module
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import Planned, ScheduleView
@@ -116,13 +117,13 @@ def test_notices_a_budget_that_rests_on_the_block_it_is_spent_on(pair: ToyPair, 
 def test_notices_draft_noise_keyed_by_position_alone(
     pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = drafter_module.markov_step
+    own = block_logits.markov_step
 
     def keyed_by_position(*args: Any, noise: Any, **kwargs: Any) -> Any:
         noise = replace(noise, generations=torch.zeros_like(noise.generations))
         return own(*args, noise=noise, **kwargs)
 
-    monkeypatch.setattr(drafter_module, "markov_step", keyed_by_position)
+    monkeypatch.setattr(block_logits, "markov_step", keyed_by_position)
     # Only what lies behind a rejection is drafted again, so this takes more texts to see than the others.
     assert_fails(decode(make_engine(pair, policy=OneByOne()), 4 * COUNT), truth)
 

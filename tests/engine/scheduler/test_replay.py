@@ -171,8 +171,8 @@ def test_what_was_not_drafted_is_not_verified() -> None:
     blocks, curve = offers_sometimes(0.3), device_curve()
     for policy, most in (("fixed:7", 7), ("fixed:2", 2), ("threshold:0.5", 7), ("oracle", 7)):
         result = run(blocks, curve, policy, 1, context_tokens=500)
-        assert result.mean_budget == pytest.approx(0.3 * most, rel=0.1)
-        assert result.mean_accepted == result.mean_budget
+        assert result.verified_per_request == pytest.approx(0.3 * most, rel=0.1)
+        assert result.mean_accepted == result.verified_per_request
 
 
 @pytest.mark.parametrize("policy", ["async", "causal"])
@@ -180,5 +180,5 @@ def test_a_plan_that_may_look_at_the_block_itself_verifies_all_that_pays(policy:
     """One request at a time: verifying seven certain tokens always pays, and an older block tells nothing of them."""
     blocks, curve = offers_sometimes(0.3), device_curve()
     certain = run(blocks, curve, policy, 1, certain=True)
-    assert certain.mean_accepted == certain.mean_budget
+    assert certain.mean_accepted == certain.verified_per_request
     assert certain.mean_accepted == run(blocks, curve, "threshold:0.5", 1).mean_accepted
