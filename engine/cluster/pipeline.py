@@ -114,7 +114,7 @@ class Pipeline:
             self._results.put(EngineError("there are no more blocks"))
         except (Exception, SystemExit) as error:
             # Ray ends threads that wait for it by SystemExit once it is shut down.
-            self._results.put(error if isinstance(error, Exception) else EngineError("Ray was shut down"))
+            self._results.put(error if isinstance(error, Exception) else EngineError("the Ray session was shut down"))
 
 
 def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int, load: Load) -> Any:
