@@ -37,7 +37,10 @@ def decode(folder: Path) -> None:
         rng = random.Random(4)
         rows = [{"prompt": "x\u2028é" * rng.randrange(1, 9)} if i % 9 else {"prompt": i} for i in range(ROWS)]
         named = [json.dumps(row | ({"custom_id": f"é{i}"} if i % 2 else {})) for i, row in enumerate(rows)]
-        source.write_text("\n".join(named) + "\n")
+        # A kill in here must not leave half an input behind.
+        unfinished = folder / "in.unfinished"
+        unfinished.write_text("\n".join(named) + "\n")
+        unfinished.rename(source)
     output = folder / "out.jsonl"
     resume = partial_path(output).exists()
     job = DecodeJob(open_input(str(source)), output, folder / "metrics.json", SamplingParams(), resume=resume)

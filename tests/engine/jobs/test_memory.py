@@ -9,8 +9,9 @@ import long_job
 import pytest
 
 ROWS = 100_000
-# Eight bytes each for the line's mark, the result's place, and two columns of the summary; arrays grow by an eighth.
-BYTES_A_ROW = 4 * 8 * 9 / 8
+# Eight bytes each for the line's mark, the result's place, and the columns whose quantiles the summary gives. Arrays
+# grow by an eighth.
+BYTES_A_ROW = 8 * 8 * 9 / 8
 # Lists and buffers of the interpreter that come and go.
 SLACK = 2**20
 
@@ -22,5 +23,5 @@ def test_memory_is_flat_over_100000_rows(tmp_path):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["rows"] == ROWS
-    # An eighth of the output held in memory would be far more than this.
-    assert seen["grown"] < ROWS * BYTES_A_ROW + SLACK < seen["output"] / 4, seen
+    # The output held in memory would be far more than this.
+    assert seen["grown"] < ROWS * BYTES_A_ROW + SLACK < seen["output"] / 3, seen
