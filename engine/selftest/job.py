@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dspark.engine.artefacts import loaded_profile
 from dspark.engine.config import EngineConfig
 from dspark.engine.device import choose_device
 from dspark.engine.engine import Engine
@@ -26,7 +27,6 @@ from dspark.engine.selftest.settings import CONTEXT_TOKENS, PROMPT_TOKENS, Selft
 
 if TYPE_CHECKING:
     from dspark.engine.jobs.dialogue import TextCodec
-    from dspark.profiles import Profile
 
 _CONCURRENCY = {"cpu": 16, "cuda": 64}
 _SAMPLES = {"cpu": 80, "cuda": 256}
@@ -104,17 +104,9 @@ def _sized(config: EngineConfig, settings: SelftestSettings) -> tuple[EngineConf
         )
     concurrency = config.concurrency or _CONCURRENCY[choose_device(config.device).type]
     if config.concurrency is None and config.profile is not None:
-        concurrency = min(concurrency, _read(config.profile).curve.max_requests)
+        concurrency = min(concurrency, loaded_profile(config.profile).curve.max_requests)
     sized = replace(config, concurrency=concurrency, max_context=settings.most_context, seed=settings.seed)
     return sized, drafter.block_size
-
-
-def _read(profile: Profile | str) -> Profile:
-    if isinstance(profile, str):
-        from dspark.profiles import load_profile
-
-        return load_profile(Path(profile))
-    return profile
 
 
 def _for_policy(config: EngineConfig, policy: str) -> EngineConfig:
