@@ -16,14 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import dspark.engine.jobs.decode_job as decode_job
 from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.jobs.output_places import is_finished, partial_path
 from dspark.engine.requests import SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_engine import CharCodec, FakeEngine, NoProgress
+from fake_engine import CharCodec, NoProgress, QuickEngine
 
 ROWS = 200
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -44,9 +43,7 @@ def decode(folder: Path) -> None:
     output = folder / "out.jsonl"
     resume = partial_path(output).exists()
     job = DecodeJob(open_input(str(source)), output, folder / "metrics.json", SamplingParams(), resume=resume)
-    # What it takes to name the machine would be most of the time.
-    decode_job.manifest = lambda device: {}
-    decode_file(FakeEngine(), CharCodec(), job, NoProgress())
+    decode_file(QuickEngine(), CharCodec(), job, NoProgress())
 
 
 def forked(work: Callable[[], object]) -> int:

@@ -8,13 +8,12 @@ import sys
 from collections import deque
 from pathlib import Path
 
-import dspark.engine.jobs.decode_job as decode_job
 from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.requests import SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_engine import CharCodec, FakeEngine, NoProgress
+from fake_engine import CharCodec, NoProgress, QuickEngine
 
 
 def resident_bytes() -> int:
@@ -44,9 +43,8 @@ def run(folder: Path, num_rows: int) -> dict[str, int]:
     with source.open("w") as file:
         for i in range(num_rows):
             file.write(json.dumps({"prompt": f"prompt {i % 977}"}) + "\n")
-    engine = FakeEngine()
+    engine = QuickEngine()
     engine.asked = deque(maxlen=1)  # the fake's own notes are no part of a job
-    decode_job.manifest = lambda device: {}
     meter = MemoryMeter(num_rows // 10)
     job = DecodeJob(
         open_input(str(source)), folder / "out.jsonl", folder / "metrics.json", SamplingParams(max_tokens=8)
