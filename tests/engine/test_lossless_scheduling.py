@@ -183,4 +183,4 @@ def test_notices_preemption_that_looks_at_the_lengths_of_the_round(
         return True
 
     monkeypatch.setattr(DecodeLoop, "_launch_round", launch)
-    assert_fails(decode(make_engine(pair, policy="threshold:0.4", concurrency=1024), COUNT), truth)
+    assert_fails(decode(make_engine(pair, policy="threshold:0.4", concurrency=1024), COUNT // 20), truth)
