@@ -1,4 +1,4 @@
-"""ECE against the authors' numbers, exact enumeration and scikit-learn's calibration curve."""
+"""ECE against the authors' numbers, netcal's, exact enumeration and scikit-learn's calibration curve."""
 
 from __future__ import annotations
 
@@ -67,6 +67,19 @@ def test_bins_equal_the_authors_bins(peer: tuple[dict, np.ndarray, np.ndarray]) 
             assert bins.count[b["bin"]] == b["weight"]
             assert bins.positives[b["bin"]] == pytest.approx(b["avg_target"] * b["weight"])
             assert bins.mean_prediction[b["bin"]] == pytest.approx(b["avg_pred"], abs=1e-6)
+
+
+@pytest.mark.parametrize("bins", [7, 10, 20])
+def test_equals_netcals_numbers(
+    peer: tuple[dict, np.ndarray, np.ndarray], request: pytest.FixtureRequest, bins: int
+) -> None:
+    _, logits, accepted = peer
+    name = request.node.callspec.params["peer"]
+    theirs = json.loads((FIXTURES / "netcal_ece.json").read_text(encoding="utf-8"))["ece"][name][str(bins)]
+    probability = survival(logits, np.ones(logits.shape[1]))
+    for k, ece in enumerate(theirs):
+        ours = expected_calibration_error(probability[:, k], accepted > k, bins=bins)
+        assert ours == pytest.approx(ece, abs=1e-12)
 
 
 @pytest.mark.parametrize("bins", [1, 7, 20])
