@@ -12,7 +12,7 @@ from dspark.engine.errors import EngineError, RequestError
 from dspark.engine.flights import Prefill
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.ledger import Ledger
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import NOT_YET, Completion, NotYet, Request
 from dspark.engine.seeds import fold_seed, row_seed
 from dspark.engine.slots import FREE, RUNNING, WAITING, SlotTable
 
@@ -26,9 +26,10 @@ class Admission:
     """Pulls requests from a source as slots become free, and prefills them as far as pages reach."""
 
     def __init__(
-        self, engine: Engine, requests: Iterable[Request], *, slots: SlotTable, pool: PagePool, ledger: Ledger
+        self, engine: Engine, requests: Iterable[Request | NotYet], *, slots: SlotTable, pool: PagePool, ledger: Ledger
     ) -> None:
         self.is_open = True  # more requests may come
+        self._has_more = True  # as far as the source said last, one would come at once
         self._engine = engine
         self._source = iter(requests)
         self._slots = slots
@@ -65,11 +66,12 @@ class Admission:
 
     def fill_slots(self) -> None:
         """Pull requests from the source into free slots; what can never run completes as an error."""
+        self._has_more = self.is_open
         for slot in np.flatnonzero(self._slots.status == FREE).tolist():
-            while self.is_open:
+            while self._has_more:
                 request = next(self._source, _EXHAUSTED)
-                if request is _EXHAUSTED:
-                    self.is_open = False
+                if request is _EXHAUSTED or request is NOT_YET:
+                    self.is_open, self._has_more = request is NOT_YET, False
                     break
                 if not isinstance(request, Request):
                     raise EngineError(
@@ -109,7 +111,7 @@ class Admission:
         running = int((self._slots.status == RUNNING).sum())
         waiting = self._slots.of_status(WAITING)
         # Company is worth waiting for, unless none will come or the device would have nothing else to do.
-        if running and self.is_open and len(waiting) < self._engine.prefill_requests:
+        if running and self._has_more and len(waiting) < self._engine.prefill_requests:
             return np.zeros(0, dtype=np.int64)
         for slot in waiting.tolist():
             one = np.asarray([slot])

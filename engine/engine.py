@@ -23,7 +23,7 @@ from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
 from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.observation import RoundObserver
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import Completion, NotYet, Request
 from dspark.engine.round_meter import RoundListener
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, default_policy, parse_policy
@@ -142,10 +142,11 @@ class Engine:
         return memory_report(self)
 
     @torch.inference_mode()
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         """Decode `requests`; completions come in the order in which they finish.
 
-        Requests are pulled as slots become free, so an endless iterable is fine. A request that cannot run (an empty
+        Requests are pulled as slots become free, so an endless iterable is fine, and so is one that has the next only
+        once others are done (`NOT_YET`). A request that cannot run (an empty
         or too long prompt, a token id outside the vocabulary) completes with `finish_reason` "error".
 
         Raises:

@@ -12,7 +12,7 @@ from dspark.engine.flights import Flight, Prefill
 from dspark.engine.graphs.runner import GraphRunner
 from dspark.engine.kv_pool import PagePool
 from dspark.engine.ledger import Ledger
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import Completion, NotYet, Request
 from dspark.engine.round_meter import RoundMeter
 from dspark.engine.scheduling import make_scheduler
 from dspark.engine.slots import FREE, RUNNING, SlotTable
@@ -29,7 +29,7 @@ class DecodeLoop:
     device works on one while the host prepares the next, knowing only bounds of where it will find the requests.
     """
 
-    def __init__(self, engine: Engine, requests: Iterable[Request], *, depth: int = 0) -> None:
+    def __init__(self, engine: Engine, requests: Iterable[Request | NotYet], *, depth: int = 0) -> None:
         self.engine = engine
         self.depth = depth
         num_slots = engine.concurrency

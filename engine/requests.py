@@ -71,6 +71,16 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
+class NotYet:
+    """Given by a source of requests in place of one: none is there now, and more may come once others are done.
+
+    A source says so only while requests of its own are being decoded; one that has none waits by itself, or ends.
+    """
+
+
+NOT_YET = NotYet()
+
+
 @dataclass(frozen=True, slots=True)
 class SpecCounts:
     """What speculation did for one request.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dspark.engine.requests import Completion, Request, SpecCounts
+from dspark.engine.requests import Completion, NotYet, Request, SpecCounts
 
 EOS = 0
 
@@ -57,7 +57,7 @@ class FakeEngine:
     def fingerprint(self) -> dict[str, Any]:
         return {"target": self.identity, "policy": "fixed:3", "device": "cpu", **self.settings}
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         self.stats = FakeStats()
         open_requests: list[Request] = []
         source = iter(requests)
@@ -67,12 +67,16 @@ class FakeEngine:
                 request = next(source, None)
                 if request is None:
                     exhausted = True
+                elif isinstance(request, NotYet):
+                    break
                 else:
                     open_requests.append(request)
                     self.asked.append(request)
             self.most_open = max(self.most_open, len(open_requests))
             if not open_requests:
-                return
+                if exhausted:
+                    return
+                continue
             yield self._answer(open_requests.pop())
 
     def _answer(self, request: Request) -> Completion:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.cluster.pipeline import Pipeline
@@ -15,7 +14,7 @@ from dspark.engine.counts import RunStats
 from dspark.engine.engine import DEFAULT_CONCURRENCY
 from dspark.engine.jobs.round_records import observed_rounds, unpack
 from dspark.engine.observation import RoundObserver
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import NOT_YET, Completion, NotYet, Request
 
 if TYPE_CHECKING:
     from dspark.engine.config import EngineConfig
@@ -23,9 +22,12 @@ if TYPE_CHECKING:
 
 # Blocks are as large as lets a worker refill its batch while a quarter to a half of it waits with Ray.
 _BLOCKS_A_BATCH = 16
-_BATCHES_AHEAD = 1.5
+_BATCHES_AHEAD = 2
 # So many blocks more are with Ray, for whichever worker is the first to have room.
 _BLOCKS_ON_THE_WAY = 2
+# A worker without rows gets at least so many blocks, none of them larger than so many of the usual ones.
+_FIRST_BLOCKS = 4
+_FIRST_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class ClusterEngine:
         """Of the workers loaded so far, in order; one that took over from another comes later."""
         return [facts.process_id for facts in self._pipeline.workers()]
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         """Decode `requests`; completions come in the order in which they finish.
 
         Requests are pulled as workers have room for them. With an `observer`, it is told the rounds of a request
@@ -133,20 +135,39 @@ class ClusterEngine:
         self._pipeline.close()
         self._session.close()
 
-    def _ask(self, source: Iterator[Request]) -> None:
+    def _ask(self, source: Iterator[Request | NotYet]) -> None:
         """Give the workers as much as they have room for."""
         window = self._window
+        if not self._open:
+            # Workers that have nothing are filled by a few blocks each: Ray hands on only some ten blocks a second.
+            requests = _pulled(source, window.open_rows)
+            size = min(len(requests) // (_FIRST_BLOCKS * self.share.num_workers), _FIRST_SHARE * window.block_rows)
+            size = max(size, 1)
+            for start in range(0, len(requests), size):
+                self._put(requests[start : start + size])
         while self._open_rows < window.open_rows:
-            # Small blocks first: they reach every worker, however few rows there are.
-            rows = self._open_rows // (2 * _BLOCKS_ON_THE_WAY * self.share.num_workers)
-            requests = list(islice(source, min(max(rows, 1), window.block_rows)))
+            requests = _pulled(source, window.block_rows)
             if not requests:
                 return
-            number = self._num_blocks
-            self._num_blocks += 1
-            self._open[number] = {request.index for request in requests}
-            self._open_rows += len(requests)
-            self._pipeline.put(Asked(number, requests, self.observer is not None))
+            self._put(requests)
+
+    def _put(self, requests: Sequence[Request]) -> None:
+        number = self._num_blocks
+        self._num_blocks += 1
+        self._open[number] = {request.index for request in requests}
+        self._open_rows += len(requests)
+        self._pipeline.put(Asked(number, requests, self.observer is not None))
+
+
+def _pulled(source: Iterator[Request | NotYet], most: int) -> list[Request]:
+    """Up to so many requests: as many as there are now."""
+    requests: list[Request] = []
+    while len(requests) < most:
+        request = next(source, NOT_YET)
+        if isinstance(request, NotYet):
+            break
+        requests.append(request)
+    return requests
 
 
 def _window(config: EngineConfig, num_workers: int, *, on_gpus: bool) -> _Window:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dspark.engine.jobs.round_records import RoundRecorder, pack
 from dspark.engine.observation import RoundObserver
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import NOT_YET, Completion, NotYet, Request
 from dspark.engine.wording import first_line
 
 DIED = "the workers that decoded it died, the last of them with no other row beside it"
@@ -25,7 +25,7 @@ class ServedEngine(Protocol):
     def gamma(self) -> int:
         """Drafted tokens of a block."""
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         """Completions in the order in which they finish; pulls requests as it has room for them."""
 
 
@@ -110,16 +110,19 @@ class RowServer:
             self._arrived.wait_for(lambda: self._together or self._apart)
             return (self._apart or self._together).popleft()
 
-    def _requests(self, first: _Job, running: dict[int, _Job]) -> Iterator[Request]:
-        """`first`, and whatever else comes to be decoded together while it runs."""
-        job: _Job | None = first
-        while job is not None:
+    def _requests(self, first: _Job, running: dict[int, _Job]) -> Iterator[Request | NotYet]:
+        """`first`, and whatever else comes to be decoded together while any of them runs."""
+        running[first.request.index] = first
+        yield first.request
+        # Rows that are to be alone wait for the others to end, so no more of those begin.
+        while running and not first.alone and not self._apart:
+            with self._arrived:
+                job = self._together.popleft() if self._together else None
+            if job is None:
+                yield NOT_YET
+                continue
             running[job.request.index] = job
             yield job.request
-            with self._arrived:
-                # Rows that are to be alone wait for the others to end, so no more of those begin.
-                more = self._together and not self._apart and not first.alone
-                job = self._together.popleft() if more else None
 
     def _finish(self, job: _Job, completion: Completion) -> None:
         rounds = pack(self._recorder.take(completion.index)) if job.record_rounds else None

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from dspark.engine.errors import RequestError
 from dspark.engine.jobs.rows import Message, Row, reason
-from dspark.engine.requests import Completion, Request, SamplingParams, SpecCounts
+from dspark.engine.requests import NOT_YET, Completion, NotYet, Request, SamplingParams, SpecCounts
 
-Generate = Callable[[Iterable[Request]], Iterator[Completion]]
+Generate = Callable[[Iterable[Request | NotYet]], Iterator[Completion]]
 Record = dict[str, Any]
 Done = Callable[[int, Record], None]
 
@@ -47,8 +47,7 @@ class _Dialogue:
 class Dialogues:
     """Asks rows as the engine has room, later turns of a row with the model's own answers in between.
 
-    A row's next turn is asked as soon as the engine pulls again after the answer. Once the input is exhausted the
-    engine pulls no more, so what is left of the later turns goes into another run of it.
+    A row's next turn is asked as soon as the engine pulls again after the answer.
 
     Args:
         tokenizer: None where the target has none; only rows of token ids can then be asked.
@@ -75,17 +74,12 @@ class Dialogues:
 
     def run(self, generate: Generate, done: Done) -> None:
         """Ask everything; `done` gets the index and the record of each row as it finishes."""
-        while True:
-            for completion in generate(self._requests(done)):
-                record = self._take(completion)
-                if record is not None:
-                    done(completion.index, record)
-            if not self._follow_ups:
-                return
+        for completion in generate(self._requests(done)):
+            record = self._take(completion)
+            if record is not None:
+                done(completion.index, record)
 
-    def _requests(self, done: Done) -> Iterator[Request]:
-        while self._follow_ups:
-            yield self._follow_ups.popleft()
+    def _requests(self, done: Done) -> Iterator[Request | NotYet]:
         for row in self._rows:
             dialogue = _Dialogue(row, self._sampling, list(row.messages or []), deque(row.later_turns))
             try:
@@ -96,6 +90,8 @@ class Dialogues:
             yield request
             while self._follow_ups:
                 yield self._follow_ups.popleft()
+        while self._open:
+            yield self._follow_ups.popleft() if self._follow_ups else NOT_YET
 
     def _first(self, dialogue: _Dialogue) -> Request:
         row = dialogue.row

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from dspark.engine.jobs.summary import DecodeSummary
-from dspark.engine.requests import Completion, Request
+from dspark.engine.requests import Completion, NotYet, Request
 
 
 class EngineTotals(Protocol):
@@ -33,7 +33,7 @@ class MeteredEngine(Protocol):
     def stats(self) -> EngineTotals:
         """Totals of the present `generate()`, or of the last one; a new object for each."""
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         """Completions in the order in which they finish."""
 
 
@@ -55,7 +55,7 @@ class Meter:
         self._counted = engine.stats
         self._emitted_before = 0
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Iterable[Request | NotYet]) -> Iterator[Completion]:
         """The engine's own, with its totals added up over several calls."""
         yield from self._engine.generate(requests)
         # In this order a reader in between sees too few for an instant, and never the same tokens twice.

@@ -22,6 +22,7 @@ from dspark.engine import Request, SamplingParams
 from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError
 from dspark.engine.loop import DecodeLoop
+from dspark.engine.requests import NOT_YET, Completion, NotYet
 from dspark.engine.slots import RUNNING
 
 
@@ -104,6 +105,46 @@ def test_requests_wait_for_company_but_never_for_nobody(monkeypatch: pytest.Monk
     # Beside running requests at least three come in together, until the source has no more.
     assert all(count >= 3 for count in admitted[1:-1] if count > 0)
     assert sum(map(abs, admitted)) == len(rows)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["one-by-one", "overlapped", "two-in-flight"])
+def test_a_source_may_have_the_next_request_only_once_others_are_done(depth: int) -> None:
+    engine = make_engine(concurrency=3, pipeline_depth=depth)
+    wanted = list(requests())
+    done: list[int] = []
+
+    def source() -> Iterator[Request | NotYet]:
+        """Two at the start, and one more behind every second that is done."""
+        for asked, request in enumerate(wanted):
+            while asked > 1 + len(done) // 2 and len(done) < asked:
+                yield NOT_YET
+            yield request
+
+    def noted() -> Iterator[Completion]:
+        for completion in engine.generate(source()):
+            done.append(completion.index)
+            yield completion
+
+    assert texts(noted()) == reference("dspark_rnn")
+
+
+def test_nobody_waits_for_company_that_the_source_does_not_have() -> None:
+    engine = make_engine(concurrency=4)
+    engine.prefill_requests = 3
+    finished: list[int] = []
+
+    def source() -> Iterator[Request | NotYet]:
+        yield Request(0, prompts()[0], SamplingParams(max_tokens=40))
+        yield Request(1, prompts()[1], SamplingParams(max_tokens=3))
+        while 1 not in finished:
+            yield NOT_YET
+        yield Request(2, prompts()[2], SamplingParams(max_tokens=3))
+        while 0 not in finished:
+            yield NOT_YET
+
+    for completion in engine.generate(source()):
+        finished.append(completion.index)
+    assert finished == [1, 2, 0]
 
 
 # Accounts

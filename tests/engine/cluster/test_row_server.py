@@ -58,6 +58,35 @@ def test_rows_of_several_callers_are_decoded_together():
     assert engine.most_open == 4
 
 
+def test_a_row_that_comes_late_joins_those_that_still_run():
+    first_runs, late_is_there = threading.Event(), threading.Event()
+    runs = []
+
+    class CountedEngine(TracedEngine):
+        def generate(self, requests):
+            runs.append([])
+            for completion in super().generate(requests):
+                runs[-1].append(completion.index)
+                yield completion
+
+    def wait(index):
+        first_runs.set()
+        assert late_is_there.wait(20)
+
+    server = RowServer(CountedEngine(before=wait, concurrency=4))
+    early = threading.Thread(target=server.answers, args=(asked(0, 1),))
+    early.start()
+    assert first_runs.wait(20)
+    late = threading.Thread(target=server.answers, args=(asked(2),))
+    late.start()
+    while not server._together:
+        time.sleep(0.001)
+    late_is_there.set()
+    for thread in (early, late):
+        thread.join(20)
+    assert runs == [[1, 2, 0]]
+
+
 def breaking(index):
     if index == BAD:
         raise ZeroDivisionError("oops")

@@ -61,8 +61,8 @@ def test_requests_are_pulled_as_workers_have_room(workers):
     completions = workers.generate(endless())
     for number in range(1, 60):
         next(completions)
-        # Each has a batch and a half of two rows, and two blocks of one row are on the way to it.
-        assert len(pulled) <= number + 2 * (3 + 2)
+        # Each has two batches of two rows, and two blocks of one row are on the way to it.
+        assert len(pulled) <= number + 2 * (4 + 2)
     completions.close()
     # What nobody waited for is not taken for an answer to what is asked next.
     assert [completion.index for completion in workers.generate([Request(3, [98])])] == [3]
