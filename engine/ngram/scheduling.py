@@ -19,7 +19,7 @@ class LookupScheduler:
     """Looks the next block up, and decides over it at once.
 
     Nothing in a block is random given the text, so that the block's own survival may decide how much of it is verified:
-    there is nothing to anticipate, and no older block to rest on (DESIGN 4). `async` takes the best budget anywhere,
+    there is nothing to anticipate, and no older block to rest on. `async` takes the best budget anywhere,
     `causal` the first before a drop.
     """
 

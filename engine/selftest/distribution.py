@@ -11,7 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 def token_probabilities(logits: np.ndarray, sampling: SamplingParams) -> FloatArray:
-    """logits [V] -> probabilities [V]: temperature, then top-k, then top-p on the renormalised rest (DESIGN 3).
+    """logits [V] -> probabilities [V]: temperature, then top-k, then top-p on the renormalised rest.
 
     Ties go to the lower token id. `sampling.temperature` is above 0.
     """
