@@ -67,6 +67,7 @@ def write_traces(traces: Traces, path: Path) -> None:
         raise CalibrationError(f"{path} has no ending that traces are written as", "Use `.parquet` or `.csv`.")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".csv":
             traces_to_frame(traces).to_csv(unfinished, index=False)
         else:

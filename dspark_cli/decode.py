@@ -229,6 +229,6 @@ def _how_to_go_on(job: DecodeJob) -> str:
 
     partial = partial_path(job.output)
     if not partial.exists():
-        return "No row was decoded yet: run it again."
+        return "No row is on disk: run it again."
     flag = "--resume in place of --overwrite" if job.overwrite else "--resume"
     return f"Rows done so far are in {partial}; the same command with {flag} goes on."

@@ -13,9 +13,11 @@ from typing import IO
 def replaced(path: Path) -> Iterator[IO[bytes]]:
     """A handle to write to; when the block ends well, what it holds is `path`, safe from a power cut too.
 
-    Whoever opens `path` meanwhile sees what was there before, and so does everyone after an exception.
+    Whoever opens `path` meanwhile sees what was there before, and so does everyone after an exception. A folder that is
+    not there is made: one that was removed during a long run must not cost what was computed.
     """
     temporary = temporary_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with temporary.open("wb") as writer:
             yield writer

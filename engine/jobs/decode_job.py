@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -163,22 +163,21 @@ def decode_file(
             summary.decode_s = meter.elapsed_s
             progress.row_done(meter)
 
-        with ExitStack() as recording:
+        # The table of rounds is finished last: whatever becomes of it, the rows are written.
+        with _listening(engine, summary, job.rounds):
+            with nullcontext() if traces is None else traces.recording():
+                dialogues.run(meter.generate, row_done)
+            job.input.check_unchanged()
+            if results.num_done != job.input.num_rows:
+                raise EngineError(
+                    f"{job.input.num_rows - results.num_done} rows came back without a result",
+                    "This is a fault of dspark: please report it; --resume decodes the missing rows.",
+                )
+            results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
             if traces is not None:
-                recording.enter_context(traces.recording())
-            recording.enter_context(_listening(engine, summary, job.rounds))
-            dialogues.run(meter.generate, row_done)
-        job.input.check_unchanged()
-        if results.num_done != job.input.num_rows:
-            raise EngineError(
-                f"{job.input.num_rows - results.num_done} rows came back without a result",
-                "This is a fault of dspark: please report it; --resume decodes the missing rows.",
-            )
-        results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
-        if traces is not None:
-            traces.write(results.records())
-        document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
-        write_document(job.metrics, document)
+                traces.write(results.records())
+            document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
+            write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
@@ -218,7 +217,6 @@ def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowT
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON file at once: whoever reads `path` sees all of it or the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as writer:
         writer.write(strict_json.dumps(document, indent=2) + b"\n")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.atomic_file import temporary_path
+from dspark.engine.jobs.file_lock import refuse_locked
 from dspark.engine.jobs.workdir_names import DECODED
 from dspark.engine.wording import shortened
 
@@ -100,7 +101,8 @@ def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse early, before a model is loaded, what `ResultFile` would refuse later.
 
     Raises:
-        UsageError: the output exists and neither flag says what to do with it, or it is no place for a file.
+        UsageError: the output exists and neither flag says what to do with it, another process is writing it, or it
+            is no place for a file.
     """
     check_name(output, flag="--output")
     check_name(real_path(output), flag="--output")
@@ -109,6 +111,7 @@ def check_output(output: Path, *, resume: bool, overwrite: bool) -> None:
     partial = partial_path(output)
     if partial.exists() and not (partial.is_file() and _is_ours(partial)):
         raise UsageError(f"{partial} is not a partial result file", "Move it away, or give another --output.")
+    refuse_locked(partial, output, flag="--output")
     if resume and is_finished(output):
         raise UsageError(f"{output} is finished: there is nothing to resume", "Give --overwrite to decode it again.")
     if not resume and not overwrite:

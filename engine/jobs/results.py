@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from array import array
@@ -14,6 +13,7 @@ from typing import IO, Any
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.atomic_file import replaced, sync_folder
+from dspark.engine.jobs.file_lock import names, taken, try_lock
 from dspark.engine.jobs.output_places import PARTIAL_KEY, check_output, partial_path, real_path
 from dspark.engine.jobs.run_header import differences
 
@@ -89,8 +89,9 @@ class ResultFile:
             self._sync()
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The rows written so far, in index order."""
-        with self.partial.open("rb") as reader:
+        """The rows written so far, in index order; one such iterator at a time."""
+        # Not by its name, which may have been taken away meanwhile.
+        with open(os.dup(self._file.fileno()), "rb") as reader:
             for offset in self._offsets:
                 if offset != _MISSING:
                     reader.seek(offset)
@@ -104,14 +105,29 @@ class ResultFile:
                     yield record
 
     def publish(self, rows: Iterable[bytes]) -> None:
-        """Write `rows`, one line each, under the final name at once. The partial file stays until `discard_partial`."""
-        with replaced(self.output) as writer:
-            for row in rows:
-                writer.write(row + b"\n")
+        """Write `rows`, one line each, under the final name at once. The partial file stays until `discard_partial`.
+
+        Raises:
+            EngineError: it cannot be written, and the partial file was removed, so that nothing is left to resume.
+            OSError: it cannot be written.
+        """
+        try:
+            with replaced(self.output) as writer:
+                for row in rows:
+                    writer.write(row + b"\n")
+        except OSError as error:
+            if names(self.partial, self._file.fileno()):
+                raise
+            raise EngineError(
+                f"{self.output} cannot be written ({error.strerror}), and {self.partial} was removed meanwhile",
+                "Nothing is left to resume: decode the file again.",
+            ) from None
 
     def discard_partial(self) -> None:
         """The last step: from here on nothing is left to resume."""
-        self.partial.unlink()
+        # Where it was removed, another run may have begun one of its own under that name.
+        if names(self.partial, self._file.fileno()):
+            self.partial.unlink()
         self._file.close()
 
     def close(self) -> None:
@@ -126,20 +142,10 @@ class ResultFile:
             file = self.partial.open("ab+", buffering=0)
         except OSError as error:
             raise UsageError(f"cannot write {self.partial}: {error.strerror}", "Give another --output.") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A run that finished in between has taken the name away from under this handle.
-            lost = not self.partial.exists() or not os.path.samestat(os.fstat(file.fileno()), self.partial.stat())
-        except BlockingIOError:
-            lost = True
-        except OSError:
-            # A file system without locks: two runs at once are then the user's to avoid.
-            lost = False
-        if lost:
+        # A run that finished in between has taken the name away from under this handle.
+        if not (try_lock(file.fileno()) and names(self.partial, file.fileno())):
             file.close()
-            raise UsageError(
-                f"another process is writing {self.output}", "Wait until it is done, or give another --output."
-            )
+            raise taken(self.output, flag="--output")
         return file
 
     def _start(self, header: dict[str, Any], *, keep: bool) -> None:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -226,6 +227,54 @@ def test_an_input_that_grows_is_decoded_as_it_was(tmp_path):
     source = tmp_path / "in.jsonl"
     _, rows = decode(job, rewriting_engine(source, source.read_bytes() + b'{"prompt": "late"}\n', at=0))
     assert [row["text"] for row in rows] == ["P0", "P1", "P2", "P3", "P4"]
+
+
+def removing_engine(folder, then=id, *, at=3):
+    """Has somebody remove a folder while row `at` is decoded."""
+
+    def remove(index):
+        if index == at:
+            shutil.rmtree(folder)
+            then(folder)
+
+    return FakeEngine(concurrency=1, before=remove)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A job whose results go to a folder of their own, and the rows that it gives."""
+    (tmp_path / "whole").mkdir()
+    _, expected = decode(make_job(tmp_path / "whole"))
+    (tmp_path / "work").mkdir()
+    places = {"output": tmp_path / "work" / "out.jsonl", "metrics": tmp_path / "work" / "metrics.json"}
+    return make_job(tmp_path, **places), expected
+
+
+def test_a_work_directory_that_is_removed_meanwhile_is_made_again(elsewhere):
+    job, expected = elsewhere
+    _, rows = decode(job, removing_engine(job.output.parent))
+    assert rows == expected
+    assert sorted(path.name for path in job.output.parent.iterdir()) == ["metrics.json", "out.jsonl"]
+
+
+def test_what_cannot_be_made_again_is_said_to_be_lost(elsewhere):
+    job, _ = elsewhere
+    with pytest.raises(EngineError, match=r"out\.jsonl cannot be written .*, and .*partial was removed") as refused:
+        decode(job, removing_engine(job.output.parent, lambda folder: folder.touch()))
+    assert refused.value.remedy == "Nothing is left to resume: decode the file again."
+
+
+def test_a_run_that_was_begun_in_the_place_of_a_removed_one_is_left_alone(elsewhere):
+    job, expected = elsewhere
+    partial = job.output.with_name("out.jsonl.partial")
+
+    def begin(folder):
+        folder.mkdir()
+        partial.write_text("another run's")
+
+    _, rows = decode(job, removing_engine(job.output.parent, begin))
+    assert rows == expected
+    assert partial.read_text() == "another run's"
 
 
 def test_a_prompt_of_10_mb_is_one_row_among_others(tmp_path):

@@ -104,9 +104,24 @@ def test_two_writers_of_one_output(tmp_path):
     for flags in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(UsageError, match="another process"):
             opened(tmp_path, **flags)
+        # Before a model is loaded for it, too.
+        with pytest.raises(UsageError, match="another process is writing"):
+            check_output(tmp_path / "out.jsonl", **{"resume": False, "overwrite": False, **flags})
+    with pytest.raises(UsageError, match="another process is writing"):
+        check_output(tmp_path / "out.jsonl", resume=False, overwrite=False)
     first.append(0, {"row": {}})
     assert first.num_done == 1
     first.close()
+
+
+def test_an_unfinished_run_is_refused_with_both_ways_on(tmp_path):
+    opened(tmp_path).close()
+    with pytest.raises(UsageError, match="holds an unfinished run") as refused:
+        check_output(tmp_path / "out.jsonl", resume=False, overwrite=False)
+    assert "--resume" in refused.value.remedy and "--overwrite" in refused.value.remedy
+    for flags in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
+        check_output(tmp_path / "out.jsonl", **flags)
+        opened(tmp_path, **flags).close()
 
 
 def test_a_partial_file_that_something_else_cut_is_said_to_be(tmp_path):
