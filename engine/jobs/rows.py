@@ -68,9 +68,12 @@ def read_rows(lines: Iterable[Line], *, all_turns: bool) -> Iterator[Row]:
 def parse_row(line: Line, *, all_turns: bool) -> Row:
     """The row of an input line; one that cannot be decoded says why in `error`, and raises nothing."""
     custom_id: str | None = None
+    repeated: list[str] = []
     try:
-        fields = _object(line.content)
+        fields = _object(line.content, repeated)
         custom_id = _custom_id(fields)
+        if repeated:
+            raise RequestError(f"`{shortened(repeated[0])}` stands twice in one object", "Keep one of them.")
         dataset = fields.get("dataset")
         question, settings = _read(fields, all_turns=all_turns)
     except RequestError as error:
@@ -95,9 +98,10 @@ def reason(error: RequestError) -> str:
     return f"{error}. {error.remedy}" if error.remedy else str(error)
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _object(content: bytes, repeated: list[str]) -> dict[str, Any]:
+    """What a line holds; `repeated` takes the keys that stand twice in one object, at any depth."""
     try:
-        fields = strict_json.loads(content.decode("utf-8"))
+        fields = strict_json.loads(content.decode("utf-8"), repeated=repeated)
     except UnicodeDecodeError as error:
         raise RequestError(f"not UTF-8 (byte {error.start + 1})", "Convert the file to UTF-8.") from None
     except ValueError as error:

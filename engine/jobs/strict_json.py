@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 from dspark.engine.wording import shortened
@@ -12,14 +13,27 @@ from dspark.engine.wording import shortened
 _LINE_ENDS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def loads(text: str) -> Any:
+def loads(text: str, *, repeated: list[str] | None = None) -> Any:
     """Parse one JSON document.
+
+    Args:
+        repeated: takes the keys that an object has twice, of which only the last is kept.
 
     Raises:
         ValueError: it is not one, or nests too deep, or holds NaN, Infinity or a number too large to keep.
     """
+
+    def watched(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if repeated is not None and len(fields) < len(pairs):
+            repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return fields
+
+    pairs_hook = None if repeated is None else watched
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        return json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=pairs_hook
+        )
     except RecursionError:
         raise ValueError("nested too deep") from None
 

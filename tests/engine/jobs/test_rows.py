@@ -173,6 +173,26 @@ def test_a_bad_row_keeps_its_custom_id():
     assert row_of({"custom_id": "x", "prompt": 1}).custom_id == "x"
 
 
+REPEATED = {
+    "top": (b'{"custom_id": "x", "temperature": 0, "prompt": "a", "temperature": 1}', "temperature"),
+    "in-a-message": (b'{"custom_id": "x", "messages": [{"role": "user", "role": "system", "content": "a"}]}', "role"),
+    "in-a-body": (b'{"custom_id": "x", "body": {"prompt": "a", "prompt": "b"}}', "prompt"),
+    "alike": (b'{"custom_id": "x", "prompt": "a", "prompt": "a"}', "prompt"),
+    "escaped": (b'{"custom_id": "x", "prompt": "a", "\\u0070rompt": "b"}', "prompt"),
+}
+
+
+@pytest.mark.parametrize(("content", "key"), REPEATED.values(), ids=REPEATED)
+def test_a_key_that_stands_twice_is_refused_by_name(content, key):
+    row = row_of(content)
+    assert row.error == f"`{key}` stands twice in one object. Keep one of them."
+    assert row.custom_id == "x"
+
+
+def test_one_key_in_two_objects_is_no_repetition():
+    assert row_of({"prompt": "a", "dataset": {"prompt": "b"}}).error is None
+
+
 def test_lines_end_in_newlines_only(tmp_path):
     path = tmp_path / "in.jsonl"
     text = '\ufeff{"prompt": "a\u2028b\u0085c"}\r\n\n   \r\n{"prompt": "d"}'
