@@ -6,20 +6,22 @@ import json
 import math
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from dspark.calibration.ece import EceNull, ReliabilityBins
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.fit import PositionFit
-from dspark.calibration.metrics import PositionMetrics, PredictionMetrics, Proportion
+from dspark.calibration.metrics import PositionMetrics
 from dspark.calibration.sampling import SamplingSettings
 from dspark.calibration.search import TemperatureGrid
 from dspark.calibration.traces import Provenance
+from dspark.profiles.typed_json import member, parse, refuse, typed
 
 FORMAT = "dspark-calibration"
 VERSION = 1
+# Keys of the document that are no field.
+_BESIDE = ("format", "version", "gamma")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +88,16 @@ def calibration_from_dict(document: Any, *, source: str = "The calibration") -> 
             "Run `dspark calibrate` again.",
         )
     try:
-        values = {field.name: document[field.name] for field in fields(Calibration)}
-        values["temperatures"] = tuple(_temperature(t) for t in values["temperatures"])
-        values["warnings"] = tuple(values["warnings"])
-        values["provenance"] = Provenance(**values["provenance"])
-        values["sampling"] = tuple(SamplingSettings(**s) for s in values["sampling"])
-        values["grid"] = TemperatureGrid(**values["grid"])
-        for part in ("fitted_on", "held_out"):
-            texts = {name: tuple(values[part][name]) for name in ("policies", "datasets")}
-            values[part] = SampledRounds(**{**values[part], **texts})
-        values["trace_names"] = tuple(values["trace_names"])
-        values["positions"] = tuple(_position(p) for p in values["positions"])
-        if not len(values["temperatures"]) == len(values["positions"]) == document["gamma"] > 0:
-            raise ValueError("gamma, temperatures and positions have different lengths")
-        return Calibration(**values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CalibrationError(f"{source} is damaged: {error!s}", "Run `dspark calibrate` again.") from None
+        content = {name: value for name, value in document.items() if name not in _BESIDE}
+        calibration: Calibration = typed(Calibration, content, "")
+        if not calibration.gamma == len(calibration.positions) == member(document, "gamma", int) > 0:
+            raise ValueError("`gamma`, `temperatures` and `positions` have different lengths")
+        for index, temperature in enumerate(calibration.temperatures):
+            if temperature <= 0:
+                refuse(f"temperatures[{index}]", temperature, "a positive number")
+    except ValueError as error:
+        raise CalibrationError(f"{source} is damaged: {error}", "Run `dspark calibrate` again.") from None
+    return calibration
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
@@ -113,6 +109,7 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     text = json.dumps(calibration_to_dict(calibration), indent=2, ensure_ascii=False, allow_nan=False)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(text + "\n", encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
@@ -132,36 +129,12 @@ def load_calibration(path: Path) -> Calibration:
         CalibrationError: the file is missing or no calibration.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CalibrationError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark calibrate`.") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise CalibrationError(f"{path} is not strict JSON", "Run `dspark calibrate` again.") from None
     return calibration_from_dict(document, source=str(path))
-
-
-def _position(document: dict[str, Any]) -> Position:
-    metrics = dict(document["metrics"])
-    for side in ("before", "after"):
-        metrics[side] = _prediction_metrics(metrics[side])
-    for share in ("survived", "accepted"):
-        metrics[share] = Proportion(**metrics[share])
-    return Position(fit=PositionFit(**document["fit"]), metrics=PositionMetrics(**metrics))
-
-
-def _prediction_metrics(document: dict[str, Any]) -> PredictionMetrics:
-    values = dict(document)
-    if values["ece_null"] is not None:
-        values["ece_null"] = EceNull(**values["ece_null"])
-    if values["reliability"] is not None:
-        values["reliability"] = ReliabilityBins(**{name: tuple(v) for name, v in values["reliability"].items()})
-    return PredictionMetrics(**values)
-
-
-def _temperature(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"a temperature is {value!r}, not a positive number")
-    return float(value)
 
 
 def _strict(value: Any) -> Any:
@@ -170,7 +143,3 @@ def _strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

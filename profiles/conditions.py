@@ -43,19 +43,6 @@ class Conditions:
         """Ready for JSON."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, document: Any) -> Conditions:
-        """The reverse.
-
-        Raises:
-            KeyError, TypeError: something is missing.
-        """
-        values = {field.name: document[field.name] for field in fields(cls)}
-        values["target"] = ModelShape(**values["target"])
-        if values["drafter"] is not None:
-            values["drafter"] = ModelShape(**values["drafter"])
-        return cls(**values)
-
 
 def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
     """Refuse a profile of other shapes, dtype or device; return warnings about what may shift its times.

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from dspark.profiles.measurement import DRAFT, TARGET, VERIFY_SAMPLED, Measurement
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
+from dspark.profiles.typed_json import member, refuse
 
 SCOPES = ("target", "round")
 
@@ -37,6 +38,8 @@ class StepCurve:
     long_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if (self.draft is None) != (self.block_width == 0):
+            raise ValueError("`draft` and `block_width` disagree on whether anything is drafted")
         if (self.target_long is None) != (self.long_context_tokens is None):
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
@@ -160,33 +163,36 @@ class StepCurve:
         }
 
     @classmethod
-    def from_dict(cls, document: Any) -> StepCurve:
-        """The reverse.
+    def from_dict(cls, document: Any, place: str = "curve") -> StepCurve:
+        """The reverse; `place` is its name in the document.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no step curve.
+            ValueError: it is no step curve.
         """
-        bound = document["long_context_tokens"]
-        return cls(
-            target=Staircase.from_dict(document["target"]),
-            draft=_staircase(document["draft"]),
-            verify_greedy=Staircase.from_dict(document["verify_greedy"]),
-            verify_sampled=Staircase.from_dict(document["verify_sampled"]),
-            tokens_per_request=_whole_number(document, "tokens_per_request", 1),
-            block_width=_whole_number(document, "block_width", 0),
-            reference_context_tokens=_whole_number(document, "reference_context_tokens", 1),
-            target_long=_staircase(document["target_long"]),
-            draft_long=_staircase(document["draft_long"]),
-            long_context_tokens=None if bound is None else _whole_number(document, "long_context_tokens", 1),
-        )
 
+        def staircase(name: str, *, required: bool = False) -> Any:
+            found = member(document, name, Any, place)
+            return None if found is None and not required else Staircase.from_dict(found, f"{place}.{name}")
 
-def _staircase(document: Any) -> Staircase | None:
-    return None if document is None else Staircase.from_dict(document)
+        def whole_number(name: str, at_least: int, kind: Any = int) -> Any:
+            found = member(document, name, kind, place)
+            if found is not None and found < at_least:
+                refuse(f"{place}.{name}", found, f"a whole number of at least {at_least}")
+            return found
 
-
-def _whole_number(document: Any, name: str, at_least: int) -> int:
-    value = document[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ValueError(f"{name} is {value!r}, not a whole number of at least {at_least}")
-    return value
+        values = {
+            "target": staircase("target", required=True),
+            "draft": staircase("draft"),
+            "verify_greedy": staircase("verify_greedy", required=True),
+            "verify_sampled": staircase("verify_sampled", required=True),
+            "tokens_per_request": whole_number("tokens_per_request", 1),
+            "block_width": whole_number("block_width", 0),
+            "reference_context_tokens": whole_number("reference_context_tokens", 1),
+            "target_long": staircase("target_long"),
+            "draft_long": staircase("draft_long"),
+            "long_context_tokens": whole_number("long_context_tokens", 1, int | None),
+        }
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"`{place}`: {error}") from None

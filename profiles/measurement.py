@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from dspark.profiles.typed_json import typed
+
 TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "draft", "verify_greedy", "verify_sampled"
 KINDS = (TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED)
+_DERIVED = ("median_s", "p20_s", "p80_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class Measurement:
     """One point and its samples, in the order in which they were taken.
 
     Raises:
-        ValueError: there is no sample, or one is no positive time.
+        ValueError: there is no sample, or one is no positive time, or a count is too small.
     """
 
     kind: str
@@ -33,6 +36,8 @@ class Measurement:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"a measurement is of {self.kind!r}")
+        if min(self.bucket, self.num_tokens, self.num_requests) < 1 or min(self.context_tokens, self.kv_tokens) < 0:
+            raise ValueError("a measurement has no tokens or requests, or a context below 0")
         for samples in (self.wall_s, self.device_s):
             if samples is not None and not (samples and all(0 < s < math.inf for s in samples)):
                 raise ValueError("a measurement has no samples, or one that is no positive time")
@@ -62,9 +67,13 @@ class Measurement:
         return {**asdict(self), "median_s": self.median_s, "p20_s": p20, "p80_s": p80}
 
     @classmethod
-    def from_dict(cls, document: Any) -> Measurement:
-        """The reverse; quantiles follow from the samples again."""
-        values = {field.name: document[field.name] for field in fields(cls)}
-        for name in ("wall_s", "device_s"):
-            values[name] = None if values[name] is None else tuple(float(s) for s in values[name])
-        return cls(**values)
+    def from_dict(cls, document: Any, place: str = "measurement") -> Measurement:
+        """The reverse; quantiles follow from the samples again. `place` is its name in the document.
+
+        Raises:
+            ValueError: it is no measurement.
+        """
+        if isinstance(document, dict):
+            document = {name: value for name, value in document.items() if name not in _DERIVED}
+        measurement: Measurement = typed(cls, document, place)
+        return measurement

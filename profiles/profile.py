@@ -39,13 +39,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dspark.profiles.conditions import Conditions
 from dspark.profiles.curve import StepCurve
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.fit import PredictionError
 from dspark.profiles.measurement import Measurement
+from dspark.profiles.typed_json import member, parse
 
 FORMAT = "dspark-profile"
 VERSION = 1
@@ -93,19 +94,23 @@ def profile_from_dict(document: Any, *, source: str = "The profile") -> Profile:
             f"{source} has version {document.get('version')!r} of the format; this dspark reads {VERSION}", _AGAIN
         )
     try:
-        return Profile(
-            curve=StepCurve.from_dict(document["curve"]),
-            conditions=Conditions.from_dict(document["conditions"]),
-            measurements=tuple(Measurement.from_dict(m) for m in document["measurements"]),
-            fit={name: PredictionError(**error) for name, error in document["fit"].items()},
-            validation=PredictionError(**document["validation"]),
-            notes=tuple(document["notes"]),
-            manifest=dict(document["manifest"]),
+        profile = Profile(
+            curve=StepCurve.from_dict(member(document, "curve", Any)),
+            conditions=member(document, "conditions", Conditions),
+            measurements=tuple(
+                Measurement.from_dict(measurement, f"measurements[{index}]")
+                for index, measurement in enumerate(member(document, "measurements", tuple[Any, ...]))
+            ),
+            fit=member(document, "fit", Mapping[str, PredictionError]),
+            validation=member(document, "validation", PredictionError),
+            notes=member(document, "notes", tuple[str, ...]),
+            manifest=member(document, "manifest", Mapping[str, Any]),
         )
-    except KeyError as error:
-        raise ProfileError(f"{source} is damaged: {error.args[0]} is missing", _AGAIN) from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        if (profile.curve.draft is None) != (profile.conditions.drafter is None):
+            raise ValueError("only one of `curve.draft` and `conditions.drafter` is null")
+    except ValueError as error:
         raise ProfileError(f"{source} is damaged: {error}", _AGAIN) from None
+    return profile
 
 
 def save_profile(profile: Profile, path: Path) -> None:
@@ -134,13 +139,9 @@ def load_profile(path: Path) -> Profile:
         ProfileError: the file is missing or no profile.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark profile`.") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise ProfileError(f"{path} is not strict JSON", _AGAIN) from None
     return profile_from_dict(document, source=str(path))
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dspark.profiles.errors import ProfileError
+from dspark.profiles.typed_json import member
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -103,16 +104,22 @@ class Staircase:
         return {name: value if isinstance(value, str) else value.tolist() for name, value in values.items()}
 
     @classmethod
-    def from_dict(cls, document: Any) -> Staircase:
-        """The reverse.
+    def from_dict(cls, document: Any, place: str = "staircase") -> Staircase:
+        """The reverse; `place` is its name in the document.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no staircase.
+            ValueError: it is no staircase.
         """
-        values = {field.name: document[field.name] for field in fields(cls)}
-        if not (isinstance(values["unit"], str) and isinstance(values["load_unit"], str)):
-            raise TypeError("a unit of a staircase is no text")
-        return cls(**values)
+        values = {field.name: member(document, field.name, _KINDS[field.name], place) for field in fields(cls)}
+        try:
+            return cls(**values)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"`{place}`: {error}") from None
+
+
+_KINDS: dict[str, Any] = dict.fromkeys(("unit", "load_unit"), str)
+_KINDS |= dict.fromkeys(("buckets", "reference_load", "reference_longest"), tuple[int, ...])
+_KINDS |= dict.fromkeys(("time_s", "p20_s", "p80_s", "load_s", "longest_s"), tuple[float, ...])
 
 
 def _freeze(staircase: Staircase, name: str, dtype: type[np.int64] | type[np.float64]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damaged_json import damaged_documents
 
 from dspark.calibration import (
     Calibration,
@@ -16,6 +19,7 @@ from dspark.calibration import (
     Provenance,
     SamplingSettings,
     calibrate,
+    calibration_from_dict,
     calibration_to_dict,
     check_calibration,
     check_sampling,
@@ -110,12 +114,12 @@ def test_hostile_numbers_never_reach_json_as_nan(columns: dict[str, Any], method
     [
         (lambda d: d.pop("format"), "no format `dspark-calibration`"),
         (lambda d: d.update(version=9), "version 9"),
-        (lambda d: d.pop("verdict"), "damaged"),
+        (lambda d: d.pop("verdict"), "damaged: `verdict` is missing"),
         (lambda d: d.update(temperatures=[1.0, 0.0]), "not a positive number"),
-        (lambda d: d.update(temperatures=[1.0, None]), "not a positive number"),
-        (lambda d: d.update(temperatures=[1.0, True]), "not a positive number"),
+        (lambda d: d.update(temperatures=[1.0, None]), r"`temperatures\[1\]` is null, not a number"),
+        (lambda d: d.update(temperatures=[1.0, True]), r"`temperatures\[1\]` is true, not a number"),
         (lambda d: d.update(temperatures=[1.0]), "different lengths"),
-        (lambda d: d["positions"][0]["fit"].update(mood=1), "damaged"),
+        (lambda d: d["positions"][0]["fit"].update(mood=1), r"damaged: `positions\[0\].fit.mood` is not known"),
     ],
 )
 def test_damaged_files_are_one_sentence(made: Calibration, tmp_path: Path, change: Any, sentence: str) -> None:
@@ -125,6 +129,53 @@ def test_damaged_files_are_one_sentence(made: Calibration, tmp_path: Path, chang
     with pytest.raises(CalibrationError, match=sentence) as caught:
         load_calibration(tmp_path / "c.json")
     assert "dspark calibrate" in caught.value.remedy
+
+
+def test_no_value_in_place_of_another_gives_more_than_a_sentence(made: Calibration) -> None:
+    document = calibration_to_dict(made)
+    document["positions"] = document["positions"][:1]
+    document["temperatures"] = document["temperatures"][:1]
+    document["gamma"] = 1
+    calibration_from_dict(document)
+    tried = 0
+    for place, damaged in damaged_documents(document):
+        tried += 1
+        with suppress(CalibrationError):
+            assert calibration_to_dict(calibration_from_dict(damaged)), place
+    assert tried > 500
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (("rounds",), True, "`positions[1].metrics.rounds` is true, not a whole number"),
+        (("survived", "rate"), "x", '`positions[1].metrics.survived.rate` is "x", not a number'),
+        (("after", "ece"), [], "`positions[1].metrics.after.ece` is [], not a number"),
+        (("after", "ece_null"), 1, "`positions[1].metrics.after.ece_null` is 1, not an object"),
+        (("after", "reliability", "count"), None, "`positions[1].metrics.after.reliability.count` is null, not a list"),
+        (("before", "nll"), math.inf, "`positions[1].metrics.before.nll` is Infinity, not a number"),
+    ],
+    ids=["true", "text", "list", "number", "null", "infinity"],
+)
+def test_a_refused_value_is_named_by_its_place(
+    made: Calibration, path: tuple[str, ...], value: Any, sentence: str
+) -> None:
+    document = calibration_to_dict(made)
+    place = document["positions"][1]["metrics"]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(CalibrationError) as refused:
+        calibration_from_dict(document, source="c.json")
+    assert str(refused.value) == f"c.json is damaged: {sentence}"
+
+
+def test_a_number_too_large_to_keep_is_no_json(made: Calibration, tmp_path: Path) -> None:
+    text = json.dumps(calibration_to_dict(made)).replace('"bins": 20', '"bins": 1e999')
+    assert "1e999" in text
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(CalibrationError, match="is not strict JSON"):
+        load_calibration(tmp_path / "c.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": NaN}', "[" * 100_000], ids=lambda t: t[:16] or "empty")
@@ -137,8 +188,6 @@ def test_other_files_are_one_sentence(tmp_path: Path, text: str) -> None:
 def test_missing_file_and_folder(made: Calibration, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="cannot be read"):
         load_calibration(tmp_path / "c.json")
-    with pytest.raises(CalibrationError, match="cannot be written"):
-        save_calibration(made, tmp_path / "nowhere" / "c.json")
     (tmp_path / "file").touch()
     with pytest.raises(CalibrationError, match="cannot be written"):
         save_calibration(made, tmp_path / "file" / "c.json")
@@ -146,6 +195,9 @@ def test_missing_file_and_folder(made: Calibration, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="cannot be written"):
         save_calibration(made, tmp_path / "folder.json")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.json"]
+    # One that was removed during a long run is made again.
+    save_calibration(made, tmp_path / "new" / "c.json")
+    assert load_calibration(tmp_path / "new" / "c.json") == made
 
 
 def test_what_belongs_is_accepted(made: Calibration) -> None:

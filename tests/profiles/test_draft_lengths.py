@@ -77,7 +77,7 @@ def test_a_curve_of_another_drafter_is_refused(curve: StepCurve) -> None:
     with pytest.raises(ProfileError, match="blocks of 7 drafted tokens, the survival for 2"):
         best_lengths(curve, [0.5, 0.2])
     with pytest.raises(ProfileError, match="without a drafter"):
-        best_lengths(replace(curve, draft=None), SURVIVAL["weak"])
+        best_lengths(replace(curve, draft=None, block_width=0), SURVIVAL["weak"])
 
 
 def _flat(stairs: Staircase) -> Staircase:

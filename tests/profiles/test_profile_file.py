@@ -6,7 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from damaged_json import damaged_documents
 from profile_samples import BUCKETS, GAMMA, make_conditions
+from refusals import assert_reads_well
 
 from dspark.profiles import (
     ModelShape,
@@ -17,6 +19,7 @@ from dspark.profiles import (
     profile_from_dict,
     profile_to_dict,
     save_profile,
+    shipped_profiles,
 )
 
 
@@ -51,15 +54,41 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
     [
         (lambda d: d.pop("format"), "is no profile"),
         (lambda d: d.update(version=2), "version 2 of the format; this dspark reads 1"),
-        (lambda d: d["curve"]["target"].pop("time_s"), "damaged: time_s is missing"),
-        (lambda d: d["curve"]["target"].update(buckets=[3, 2, 1, 4, 5, 6]), "damaged: buckets are not increasing"),
-        (lambda d: d["curve"].update(tokens_per_request=0), "damaged: tokens_per_request is 0"),
-        (lambda d: d["conditions"].pop("dtype"), "damaged: dtype is missing"),
-        (lambda d: d["measurements"][0].update(wall_s=[]), "damaged: a measurement has no samples"),
-        (lambda d: d.update(curve=[]), "damaged"),
-        (lambda d: d.update(measurements=None), "damaged"),
+        (lambda d: d["curve"]["target"].pop("time_s"), "damaged: `curve.target.time_s` is missing"),
+        (
+            lambda d: d["curve"]["target"].update(buckets=[3, 2, 1, 4, 5, 6]),
+            "`curve.target`: buckets are not incr",
+        ),
+        (
+            lambda d: d["curve"].update(tokens_per_request=0),
+            "`curve.tokens_per_request` is 0, not a whole",
+        ),
+        (lambda d: d["conditions"].pop("dtype"), "damaged: `conditions.dtype` is missing"),
+        (
+            lambda d: d["measurements"][0].update(wall_s=[]),
+            r"`measurements\[0\]`: a measurement has no samples",
+        ),
+        (lambda d: d.update(curve=[]), r"damaged: `curve` is \[\], not an object"),
+        (lambda d: d.update(measurements=None), "damaged: `measurements` is null, not a list"),
+        (lambda d: d["curve"].update(draft=None), "damaged: `curve`: `draft` and `block_width` disagree"),
+        (lambda d: d["curve"].update(draft=None, block_width=0), r"damaged: only one of `curve\.draft`"),
+        (lambda d: d["conditions"].update(drafter=None), r"damaged: only one of `curve\.draft`"),
+        (lambda d: d["curve"]["target"]["time_s"].__setitem__(1, True), r"`curve\.target\.time_s\[1\]` is true"),
+        (lambda d: d["curve"]["draft"]["load_s"].__setitem__(0, "1"), r"`curve\.draft\.load_s\[0\]` is \"1\""),
+        (
+            lambda d: d["curve"]["draft"]["buckets"].__setitem__(0, 1.5),
+            r"`curve\.draft\.buckets\[0\]` is 1\.5",
+        ),
+        (lambda d: d["fit"]["target"].update(p90="x"), r"`fit\.target\.p90` is \"x\", not a number"),
+        (lambda d: d["conditions"].update(threads=True), r"`conditions\.threads` is true, not a whole number"),
+        (
+            lambda d: d["conditions"]["target"]["shape"].update(vocab_size=[]),
+            r"`conditions\.target\.shape\.vocab_size` ",
+        ),
+        (lambda d: d["measurements"][2].update(num_requests=0), r"`measurements\[2\]`: a measurement has no tokens"),
+        (lambda d: d.update(notes="none"), '`notes` is "none", not a list'),
     ],
-    ids=range(9),
+    ids=range(20),
 )
 def test_damage_is_one_sentence(profile, change, message):
     document = profile_to_dict(profile)
@@ -69,7 +98,37 @@ def test_damage_is_one_sentence(profile, change, message):
     assert "dspark profile" in caught.value.remedy
 
 
-@pytest.mark.parametrize("text", ["", "[1", "NaN", '{"format": Infinity}', "[" * 100_000], ids=range(5))
+def thinned(document):
+    """The same with at most two entries in every list."""
+    if isinstance(document, dict):
+        return {name: thinned(value) for name, value in document.items()}
+    return [thinned(value) for value in document[:2]] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_no_value_in_place_of_another_gives_more_than_a_sentence(name):
+    whole = json.loads(shipped_profiles()[name].read_text())
+    kinds = {measurement["kind"]: measurement for measurement in whole["measurements"]}
+    document = thinned(whole | {"measurements": []}) | {
+        "measurements": [thinned(measurement) for measurement in kinds.values()]
+    }
+    profile_from_dict(document)
+    tried, refused = 0, 0
+    for place, damaged in damaged_documents(document):
+        tried += 1
+        try:
+            assert profile_to_dict(profile_from_dict(damaged)), place
+        except ProfileError as error:
+            refused += 1
+            assert_reads_well(error)
+    assert tried > 1000 and refused > tried // 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1", "NaN", '{"format": Infinity}', "[" * 100_000, '{"format": "dspark-profile", "version": 1e999}'],
+    ids=range(6),
+)
 def test_not_json(tmp_path, text):
     path = tmp_path / "profile.json"
     path.write_text(text)
