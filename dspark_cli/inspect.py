@@ -45,7 +45,8 @@ def inspect(
 ) -> None:
     """Say what a checkpoint is, what it needs of its target, and every reason why it would be refused.
 
-    Reads the JSON files and the headers of the tensors, never the weights; of a hub id only these are fetched.
+    Reads the JSON files, a target's tokenizer and the headers of the tensors, never the weights; of a hub id only these
+    are fetched.
 
     Exit codes: 0 usable, 1 it would be refused or cannot be read, 2 usage.
     """

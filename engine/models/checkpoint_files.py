@@ -1,4 +1,4 @@
-"""Where the JSON files and tensor headers of a checkpoint are, without fetching its weights."""
+"""Where the JSON files, tokenizer and tensor headers of a checkpoint are, without fetching its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, what it needs, and every reason to refuse it: from its JSON files and tensor headers alone."""
+"""What a checkpoint is, what it needs, and every reason to refuse it, without reading its weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import NGRAM_DRAFTER
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter_config import DrafterConfig
@@ -17,8 +18,10 @@ from dspark.engine.models.licence import stated_licence
 from dspark.engine.models.model_config import FAMILIES, SUPPORTED, ModelConfig, read_json_object
 from dspark.engine.models.refusals import Refusals
 from dspark.engine.models.tensor_files import (
+    FLOAT_DTYPES,
     FLOATS,
     SAME_CHECKPOINT,
+    WHOLE_DTYPES,
     WHOLE_NUMBERS,
     TensorHeader,
     left_over,
@@ -30,8 +33,6 @@ from dspark.engine.models.tensor_shapes import drafter_tensors, target_tensors
 from dspark.engine.ngram.drafter import NgramDrafter
 
 TARGET, DRAFTER, UNKNOWN = "target", "drafter", "unknown"
-_FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
-_WHOLE_DTYPES = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Inspection:
 
     @property
     def parameters(self) -> int:
-        return sum(header.elements for header in self.headers.values() if header.dtype in _FLOAT_DTYPES)
+        return sum(header.elements for header in self.headers.values() if header.dtype in FLOAT_DTYPES)
 
     @property
     def size_bytes(self) -> int:
@@ -91,6 +92,7 @@ def inspect_checkpoint(files: CheckpointFiles, *, target: CheckpointFiles | None
     if kind == TARGET:
         found.model = ModelConfig.read(raw, refusals)
         refusals.check(lambda: ModelConfig.check_generation(files.folder))
+        refusals.check(lambda: Tokenizer.load(files.folder))
     if found.model is not None and readable:
         refusals.extend(_tensor_refusals(found, found.model))
     if target is not None:
@@ -174,7 +176,7 @@ def _tensor_refusals(found: Inspection, model: ModelConfig) -> list[CheckpointEr
         if header.shape != shape:
             reasons.append(wrong_shape(tensor, header.shape, shape))
         whole = tensor in expected.whole_numbers
-        if header.dtype not in (_WHOLE_DTYPES if whole else _FLOAT_DTYPES):
+        if header.dtype not in (WHOLE_DTYPES if whole else FLOAT_DTYPES):
             reasons.append(wrong_dtype(tensor, header.dtype, WHOLE_NUMBERS if whole else FLOATS))
     without_use = left_over(name, headers.keys() - wanted.keys() - expected.unused)
     return reasons if without_use is None else [*reasons, without_use]

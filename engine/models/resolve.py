@@ -18,8 +18,9 @@ from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.wording import first_line, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
-_HUB_DESCRIPTION = ["*.json", "README.md", "LICENSE*"]
+_HUB_TEXT = ["*.json", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
+_HUB_FILES = [*_HUB_TEXT, "*.safetensors"]
+_HUB_DESCRIPTION = [*_HUB_TEXT, "README.md", "LICENSE*"]
 # Sub-folders hold other formats of the same weights, and so does Mistral's consolidated file.
 _HUB_NOT = ["*/*", "consolidated*"]
 # The hub's client passes on what these raise; which of them it uses has changed.
@@ -47,7 +48,7 @@ def resolve_drafter(spec: str, *, progress: Progress | None = None) -> Path | Ng
 def resolve_description(spec: str, *, progress: Progress | None = None) -> tuple[Path, bool]:
     """Local folder or hub id of a target or drafter -> its folder, and whether that is the hub's copy.
 
-    Of a hub id only the JSON files, the card and the licence are fetched, unless the weights are there already.
+    Of a hub id all but the weights is fetched, unless they are there already.
     """
     if _HUB_ID.fullmatch(spec) and not os.path.exists(spec):
         return _check_folder(_hub_folder(spec, "model", progress, _HUB_DESCRIPTION), spec, "model"), True

@@ -20,6 +20,9 @@ DOWNLOAD_AGAIN = "Download the checkpoint again; a copy may have been interrupte
 SAME_CHECKPOINT = "Take config.json and weights from the same checkpoint."
 FLOATS = "float32, bfloat16 or float16"
 WHOLE_NUMBERS = "which it is a tensor of whole numbers"
+# What either may be stored as, as safetensors spells it. Narrower floats need scales, which nobody reads here.
+FLOAT_DTYPES = ("F16", "BF16", "F32", "F64")
+WHOLE_DTYPES = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
 _MOST_NAMES = 3
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
 _BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
@@ -71,7 +74,7 @@ def wrong_shape(name: str, found: Iterable[int], expected: Iterable[int]) -> Che
     )
 
 
-def wrong_dtype(name: str, dtype: object, wanted: str) -> CheckpointError:
+def wrong_dtype(name: str, dtype: str, wanted: str) -> CheckpointError:
     return CheckpointError(f"tensor {name} is stored as {dtype}", f"Use a checkpoint in {wanted}.")
 
 

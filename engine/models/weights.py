@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models.tensor_files import (
     DOWNLOAD_AGAIN,
+    FLOAT_DTYPES,
     FLOATS,
+    WHOLE_DTYPES,
     WHOLE_NUMBERS,
     file_of_each_tensor,
     left_over,
@@ -35,9 +38,7 @@ class Checkpoint:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor on the CPU in its stored dtype, as a view of the file that lives as long as the tensor does."""
-        tensor = self._get(name, shape)
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise wrong_dtype(name, tensor.dtype, FLOATS)
+        tensor = self._get(name, shape, FLOAT_DTYPES, FLOATS)
         # A sum shows every NaN and infinity at a fraction of the price; only one that overflows needs the closer look.
         if not tensor.sum().isfinite() and not tensor.isfinite().all():
             raise CheckpointError(f"tensor {name} holds values that are not finite (NaN or infinity)", DOWNLOAD_AGAIN)
@@ -46,9 +47,7 @@ class Checkpoint:
 
     def read_ids(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of whole numbers or truth values, as int64."""
-        tensor = self._get(name, shape)
-        if tensor.is_floating_point() or tensor.is_complex():
-            raise wrong_dtype(name, tensor.dtype, WHOLE_NUMBERS)
+        tensor = self._get(name, shape, WHOLE_DTYPES, WHOLE_NUMBERS)
         self._unread.discard(name)
         return tensor.long()
 
@@ -61,18 +60,22 @@ class Checkpoint:
         if refusal is not None:
             raise refusal
 
-    def _get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _get(self, name: str, shape: tuple[int, ...], dtypes: Container[str], wanted: str) -> Tensor:
         path = self._files.get(name)
         if path is None:
             raise missing_tensor(self.folder, name)
         # One mapping a tensor: the pages that were read leave memory with it instead of adding up to the whole file.
         try:
             with safe_open(path, framework="pt") as file:
+                stored = file.get_slice(name)
+                found, dtype = tuple(stored.get_shape()), str(stored.get_dtype())
+                if found != shape:
+                    raise wrong_shape(name, found, shape)
+                if dtype not in dtypes:
+                    raise wrong_dtype(name, dtype, wanted)
                 tensor: Tensor = file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be read: {first_line(error)}", DOWNLOAD_AGAIN) from error
-        if tuple(tensor.shape) != shape:
-            raise wrong_shape(name, tensor.shape, shape)
         return tensor
 
 

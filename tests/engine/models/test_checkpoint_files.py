@@ -65,7 +65,7 @@ def expected_shapes() -> dict[str, list[int]]:
 
 def test_of_a_hub_id_the_headers_are_read_and_the_weights_stay_there(hub: HubServer, tmp_path: Path) -> None:
     found = inspect_elsewhere("org/name", tmp_path, HF_ENDPOINT=hub.address)
-    assert found["files"] == ["README.md", "config.json"]
+    assert found["files"] == ["README.md", "config.json", "tokenizer.model"]
     assert found["shapes"] == expected_shapes()
     assert found["refusals"] == [] and found["licence"] == "mit"
     asked = [ranges for path, ranges in hub.asked if path.endswith(".safetensors")]
@@ -82,7 +82,7 @@ def test_headers_of_shards(hub: HubServer, tmp_path: Path) -> None:
         index |= dict.fromkeys(chosen, file)
     hub.files["model.safetensors.index.json"] = json.dumps({"weight_map": index}).encode()
     found = inspect_elsewhere("org/name", tmp_path, HF_ENDPOINT=hub.address)
-    assert found["files"] == ["README.md", "config.json", "model.safetensors.index.json"]
+    assert found["files"] == ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.model"]
     assert found["shapes"] == expected_shapes() and found["refusals"] == []
 
 

@@ -34,7 +34,7 @@ def changed(index: int, offset: int) -> torch.Tensor:
         ({}, {}, ["d2t"], "has no tensor d2t"),
         ({}, {}, ["lm_head.weight"], "has no tensor lm_head.weight"),
         ({}, {"d2t": torch.zeros(149, dtype=torch.int64)}, [], r"d2t has shape \[149\].*implies \[150\]"),
-        ({}, {"d2t": torch.zeros(150)}, [], "d2t is stored as torch.float32"),
+        ({}, {"d2t": torch.zeros(150)}, [], "d2t is stored as F32"),
         ({}, {"d2t": changed(149, 200)}, ["t2d"], "d2t leads to token 0 to 349, outside the vocabulary of 256"),
         ({}, {"d2t": changed(0, -1)}, ["t2d"], "d2t leads to token -1 to"),
         ({}, {"d2t": changed(3, int(OFFSETS[4]) + 1)}, ["t2d"], "same token from several rows"),

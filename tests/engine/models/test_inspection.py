@@ -15,8 +15,10 @@ from draft_pair import FIXTURES, copy_drafter
 from refusals import assert_reads_well
 from safetensors.torch import load_file, save_file
 from speculators_folders import VARIANTS, write_drafter
+from tiny_training import chat_target
 
 from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.inspection import Inspection, inspect_checkpoint
@@ -91,7 +93,7 @@ def test_what_loading_refuses_is_refused_in_the_same_words(
     folder = copy_drafter(VANILLA / "draft", tmp_path, config=config, tensors=tensors, drop=drop)
     found = inspect(folder, VANILLA / "target")
     assert not found.usable
-    said = loading_refuses(folder).replace("torch.int8", "I8")
+    said = loading_refuses(folder)
     if "this is not a drafter" in said:
         assert found.kind == "unknown" and "this is neither a drafter nor a target" in str(found.refusals[0])
         assert "Qwen3DSparkModel" in str(found.refusals[0]) and "LlamaForCausalLM" in str(found.refusals[0])
@@ -99,6 +101,65 @@ def test_what_loading_refuses_is_refused_in_the_same_words(
         assert said in list(map(str, found.refusals))
     for refusal in found.refusals:
         assert_reads_well(refusal)
+
+
+BROKEN_TOKENIZERS = {
+    "truncated": ("tokenizer.json", lambda text: text[: len(text) // 2]),
+    "no JSON": ("tokenizer.json", lambda text: "<html>"),
+    "empty": ("tokenizer.json", lambda text: ""),
+    "of another kind": ("tokenizer.json", lambda text: '{"model": {"type": "Telepathy"}}'),
+    "configuration": ("tokenizer_config.json", lambda text: text[:-1]),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), BROKEN_TOKENIZERS.values(), ids=BROKEN_TOKENIZERS)
+def test_a_tokenizer_that_loading_refuses_is_refused_in_the_same_words(tmp_path: Path, name: str, damage: Any) -> None:
+    target = chat_target(tmp_path / "target")
+    assert inspect(target).usable
+    (target / name).write_text(damage((target / name).read_text()))
+    with pytest.raises(CheckpointError) as refused:
+        Tokenizer.load(target)
+    assert list(map(str, inspect(target).refusals)) == [str(refused.value)]
+    with_drafter = inspect(VANILLA / "draft", target)
+    assert list(map(str, with_drafter.refusals)) == [f"the target cannot be used: {refused.value}"]
+
+
+def test_a_broken_tokenizer_hides_no_other_reason(tmp_path: Path) -> None:
+    target = chat_target(tmp_path / "target")
+    (target / "tokenizer.json").write_text("{")
+    tensors = load_file(target / "model.safetensors")
+    save_file(tensors | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)}, target / "model.safetensors")
+    found = " ".join(map(str, inspect(target).refusals))
+    assert "the tokenizer in" in found and "model.norm.weight is stored as I8" in found
+
+
+DTYPES = {
+    **{name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16", "int8", "uint8", "int64")},
+    **{name: getattr(torch, name) for name in ("bool", "float8_e4m3fn", "float8_e5m2", "complex64", "uint16")},
+}
+
+
+TAKEN = {
+    "norm.weight": (torch.float64, torch.float32, torch.bfloat16, torch.float16),
+    "d2t": (torch.int8, torch.uint8, torch.uint16, torch.int64, torch.bool),
+}
+
+
+@pytest.mark.parametrize("tensor", TAKEN)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_every_dtype_is_taken_or_refused_as_loading_does(tmp_path: Path, tensor: str, dtype: torch.dtype) -> None:
+    folder, target = tmp_path / "drafter", FIXTURES / "spec_dspark_d2t" / "target"
+    stored = load_file(FIXTURES / "spec_dspark_d2t" / "draft" / "model.safetensors")
+    zeros = {tensor: torch.zeros(stored[tensor].shape, dtype=dtype)}
+    copy_drafter(FIXTURES / "spec_dspark_d2t" / "draft", folder, tensors=zeros)
+    model, said = Target.load(target, device=CPU, dtype="float32"), []
+    try:
+        Drafter.load(folder, target=model, device=CPU, dtype="float32")
+    except CheckpointError as error:
+        # What zeros mean is for loading alone to say.
+        said = [str(error)] if "is stored as" in str(error) else []
+    assert list(map(str, inspect(folder, target).refusals)) == said
+    assert bool(said) != (dtype in TAKEN[tensor])
 
 
 def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
