@@ -127,40 +127,44 @@ class InputFile:
         return digest.hexdigest()
 
 
-def open_input(source: str) -> InputFile:
+def open_input(source: str, *, flag: str = "--input") -> InputFile:
     """Open and check a file, or standard input for `-`; what cannot be read twice is copied to a temporary file.
+
+    flag: that named it.
 
     Raises:
         UsageError: it cannot be read, or two rows have one `custom_id`.
     """
     if source == "-":
         if sys.stdin is None:
-            raise UsageError("standard input is closed", "Pipe the rows into it, or give --input a file.")
+            raise UsageError("standard input is closed", f"Pipe the rows into it, or give {flag} a file.")
         return InputFile(_spooled(sys.stdin.buffer), name="standard input", path=None)
     path = Path(source)
-    file = _opened(path)
+    file = _opened(path, flag)
     if not file.seekable():
         with file:
             return InputFile(_spooled(file), name=source, path=None)
     return InputFile(file, name=source, path=path)
 
 
-def check_readable(source: str) -> None:
+def check_readable(source: str, *, flag: str = "--input") -> None:
     """Refuse an input that cannot even be opened; standard input is left alone.
+
+    flag: that named it.
 
     Raises:
         UsageError: with the reason.
     """
     # Opening a pipe would wait for its writer, and lose what it wrote.
     if source != "-" and (os.path.isfile(source) or os.path.isdir(source) or not os.path.exists(source)):
-        _opened(Path(source)).close()
+        _opened(Path(source), flag).close()
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path, flag: str) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path given to --input.") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", f"Check the path given to {flag}.") from None
 
 
 def _spooled(stream: IO[bytes]) -> IO[bytes]:

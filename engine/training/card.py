@@ -22,6 +22,7 @@ class TextSummary:
     sha256: str
     by_temperature: Mapping[str, int]  # texts
     by_source: Mapping[str, int]  # texts
+    held_out_by: str = "prompt"  # or "text": what is on one side only
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:
     texts = (
         f"{text.tokens:,} tokens in {text.texts:,} texts that the target wrote, up to "
         f"{facts.settings.row_tokens} tokens each with their prompts; {text.held_out_texts:,} of them held out by "
-        f"prompt; by temperature {_counts(text.by_temperature)}; by source {_counts(text.by_source)}; "
+        f"{text.held_out_by}; by temperature {_counts(text.by_temperature)}; by source {_counts(text.by_source)}; "
         f"sha256 {text.sha256}"
     )
     return [

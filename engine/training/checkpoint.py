@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +19,10 @@ from dspark.engine.models.tensor_files import SINGLE_FILE
 from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.optimizer import DraftOptimizer
-from dspark.engine.training.settings import STATE_FOLDER
+from dspark.engine.training.output_folder import CONFIG_FILE, OutputFolder
 from dspark.engine.training.shape import config_document
 from dspark.engine.wording import first_line
 
-STATE_FILE = "state.pt"
 CARD_FILE = "README.md"
 _FORMAT = 1
 _STORED = torch.bfloat16
@@ -42,32 +40,37 @@ class RunState:
     finished: bool = False
 
 
-class RunFolder:
-    """The output folder of a run: the drafter, its card, and `training/` with text and state."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.state_folder = folder / STATE_FOLDER
-        self.state_path = self.state_folder / STATE_FILE
-
-    @property
-    def has_drafter(self) -> bool:
-        return (self.folder / SINGLE_FILE).exists()
-
-    def forget_run(self) -> None:
-        """Drop the state of an earlier run. Its drafter stays until there is a new one."""
-        self.state_path.unlink(missing_ok=True)
+class RunFolder(OutputFolder):
+    """An output folder, and how a run's drafter and state get into it."""
 
     def save_drafter(self, model: TrainableDrafter, *, num_anchors: int) -> None:
-        """Write the drafter's config.json and weights, bf16, without embedding and head."""
-        document = config_document(model.config, num_anchors=num_anchors, dtype=str(_STORED).removeprefix("torch."))
+        """Write the drafter's config.json and weights, bf16, without embedding and head.
+
+        Killed at any instant, this leaves the drafter before, the new one, or a folder without config.json, which
+        nobody takes for a drafter.
+        """
+        description = config_document(model.config, num_anchors=num_anchors, dtype=str(_STORED).removeprefix("torch."))
         weights = {name: tensor.detach().to("cpu", _STORED).contiguous() for name, tensor in model.state_dict().items()}
-        self._write("config.json", strict_json.dumps(document, indent=1) + b"\n")
-        self._write(SINGLE_FILE, safetensors_bytes(weights, metadata={"format": "pt"}))
+        config, document = self.folder / CONFIG_FILE, strict_json.dumps(description, indent=1) + b"\n"
+        # The inner one gets its name first.
+        with replaced(config) as config_writer, replaced(self.folder / SINGLE_FILE) as weights_writer:
+            config_writer.write(document)
+            weights_writer.write(safetensors_bytes(weights, metadata={"format": "pt"}))
+            # A full disk must show while the drafter before is still whole.
+            for writer in (config_writer, weights_writer):
+                writer.flush()
+            if config.exists() and config.read_bytes() != document:
+                config.unlink()
 
     def save_card(self, text: str) -> None:
         """Write the model card."""
-        self._write(CARD_FILE, text.encode())
+        with replaced(self.folder / CARD_FILE) as writer:
+            writer.write(text.encode())
+
+    def save_best(self, acceptance: Acceptance) -> None:
+        """Write what was measured of the drafter that is in the folder now."""
+        with replaced(self.best_path) as writer:
+            writer.write(strict_json.dumps(acceptance.to_dict(), indent=1) + b"\n")
 
     def save_state(
         self, state: RunState, model: TrainableDrafter, optimizer: DraftOptimizer, *, identity: Mapping[str, Any]
@@ -88,7 +91,6 @@ class RunFolder:
         }
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        self.state_folder.mkdir(parents=True, exist_ok=True)
         with replaced(self.state_path) as writer:
             writer.write(buffer.getbuffer())
 
@@ -128,11 +130,6 @@ class RunFolder:
             history=[Acceptance.from_dict(entry) for entry in content["history"]],
             finished=content["finished"],
         )
-
-    def _write(self, name: str, content: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with replaced(self.folder / name) as writer:
-            writer.write(content)
 
 
 def num_parameters(model: TrainableDrafter) -> int:

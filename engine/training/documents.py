@@ -51,19 +51,38 @@ class Documents:
         """Tokens of one text, prompt included."""
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
+    @property
+    def share_prompt(self) -> bool:
+        """Whether all texts stand behind one prompt, so that they can only be told apart as a whole."""
+        first = self._prompt(0).tobytes() if len(self) else b""
+        return all(self._prompt(index).tobytes() == first for index in range(1, len(self)))
+
     def held_out(self) -> np.ndarray:
-        """[D] bool: a share of the texts, by a hash of their prompts: no prompt is on both sides."""
-        if not len(self):
-            return np.zeros(0, dtype=bool)
-        ranks = np.array([self._rank(index) for index in range(len(self))], dtype=np.int64)
+        """[D] bool: a share of the texts, by a hash of their prompts: no prompt is on both sides.
+
+        Of texts that share their prompt the hash is of the whole text. Prompts are taken whole, in the order of their
+        hashes, as far as half of the texts remain; so both sides have some unless all texts are one.
+        """
+        whole = self.share_prompt
+        parts = (self.document(index) if whole else self._prompt(index) for index in range(len(self)))
+        ranks = np.array([_rank(tokens) for tokens in parts], dtype=np.int64)
         fewest = min(_FEWEST_HELD_OUT, len(self) // 4)
         wanted = min(max(round(_HELD_OUT_SHARE * len(self)), fewest, 1), _MOST_HELD_OUT)
-        return ranks <= np.sort(ranks)[wanted - 1]
+        groups, group_of, sizes = np.unique(ranks, return_inverse=True, return_counts=True)
+        chosen, count = np.zeros(len(groups), dtype=bool), 0
+        for group, size in enumerate(sizes.tolist()):
+            if count < wanted and count + size <= len(self) // 2:
+                chosen[group] = True
+                count += size
+        return chosen[group_of]
 
-    def _rank(self, index: int) -> int:
+    def _prompt(self, index: int) -> np.ndarray:
         start = self.starts[index]
-        prompt = self.tokens[start : start + self.prompt_lengths[index]]
-        return int.from_bytes(blake2b(prompt.tobytes(), digest_size=4).digest(), "little")
+        return self.tokens[start : start + self.prompt_lengths[index]]
+
+
+def _rank(tokens: np.ndarray) -> int:
+    return int.from_bytes(blake2b(tokens.tobytes(), digest_size=4).digest(), "little")
 
 
 def pack_rows(lengths: Sequence[int], *, capacity: int, order: np.ndarray) -> list[list[int]]:
@@ -91,10 +110,15 @@ def check_enough(documents: Documents, held_out: np.ndarray) -> None:
     Raises:
         UsageError: with the reason.
     """
-    if held_out.all() or not len(documents):
+    if len(documents) < 2:
         raise UsageError(
             f"{len(documents)} texts of a usable length are too few: some are trained on, others are held out",
             "Generate more text (--text-minutes), or give --data a larger file.",
+        )
+    if not held_out.any():
+        raise UsageError(
+            f"all {len(documents)} texts are the same one, so none can be held out to measure on",
+            "Give --prompts more prompts or --temperatures above 0, or --data other texts.",
         )
     temperatures = documents.temperatures[held_out]
     if not np.isin(temperatures, (0.0, 1.0)).any():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from dspark.engine.config import EngineConfig
 from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.engine import Engine
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.input_file import check_readable
 from dspark.engine.jobs.manifest import manifest
 from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import NO_DRAFTER
@@ -29,13 +28,12 @@ from dspark.engine.models.target import Target
 from dspark.engine.training.batches import Batches
 from dspark.engine.training.card import CardFacts, TextSummary, model_card
 from dspark.engine.training.checkpoint import RunFolder, RunState, num_parameters
-from dspark.engine.training.documents import Documents, check_enough
 from dspark.engine.training.draft_model import TrainableDrafter
 from dspark.engine.training.generate import TextBudget, TextProgress, write_texts
-from dspark.engine.training.settings import TrainJob
+from dspark.engine.training.material import Material, read_material
+from dspark.engine.training.settings import PAGE_TOKENS, TrainJob
 from dspark.engine.training.shape import choose_mask_token, drafter_config
 from dspark.engine.training.step import DistillationStep
-from dspark.engine.training.text_file import Text, file_digest, read_texts
 from dspark.engine.training.text_source import TextSource, read_prompts, user_turns
 from dspark.engine.training.trainer import Trainer, TrainListener
 
@@ -66,52 +64,98 @@ class TrainResult:
     device: str
 
 
+class RunInterrupted(KeyboardInterrupt):
+    """Asked to stop while a run was under way; `kept` says what drafter there is of it."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.kept = kept
+
+
 def train_drafter(job: TrainJob, reporter: TrainJobListener) -> TrainResult:
     """Generate text unless there is some, train on it, and leave the best drafter in `job.output`.
 
     Raises:
-        UsageError: settings, files and folders do not fit together, or the device is not here.
+        UsageError: settings, files and folders do not fit together, the device is not here, or another process writes
+            to the folder.
         CheckpointError: the target cannot be loaded.
         EngineError: the loss is no number any more.
-        KeyboardInterrupt: asked to stop; `--resume` goes on.
+        RunInterrupted: asked to stop; `--resume` goes on.
+        KeyboardInterrupt: asked to stop before anything was changed.
     """
     # Before anything that a run left is forgotten.
     device = choose_device(job.device)
     folder = RunFolder(job.output)
-    model_folder = resolve_target(job.target, progress=reporter.step)
-    reporter.step("Loading the tokenizer")
-    tokenizer = Tokenizer.load(model_folder)
-    path = job.data
-    if not job.resume:
-        folder.forget_run()
-        if job.text.data is None:
-            path.unlink(missing_ok=True)
-    engine = None
-    if not path.exists() and job.workers is not None:
+    with folder.locked():
+        model_folder = resolve_target(job.target, progress=reporter.step)
+        _check_fit(job, model_folder)
+        reporter.step("Loading the tokenizer")
+        tokenizer = Tokenizer.load(model_folder)
+        try:
+            if not job.resume:
+                _forget_run(job, folder, reporter)
+            target = _target_with_text(job, model_folder, device, tokenizer=tokenizer, reporter=reporter)
+            reporter.step("Reading the text")
+            material = read_material(job.data, row_tokens=job.settings.row_tokens, vocab_size=target.config.vocab_size)
+            if material.documents.share_prompt:
+                reporter.note("All texts stand behind one prompt, so texts and not prompts are held out.")
+            trainer, parameters = _trainer(
+                job, target, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer, reporter=reporter
+            )
+            if job.resume:
+                trainer.resume()
+            reporter.step("Training")
+            state = trainer.run()
+        except KeyboardInterrupt:
+            raise RunInterrupted(folder.best_so_far) from None
+    return TrainResult(state, material.summary, parameters, target.device.type)
+
+
+def _check_fit(job: TrainJob, model_folder: Path) -> None:
+    """Refuse what the target's config.json rules out, before text is written for it."""
+    config, row_tokens = ModelConfig.from_folder(model_folder), job.settings.row_tokens
+    limit = config.max_position_embeddings
+    if row_tokens > limit:
+        raise UsageError(
+            f"row_tokens is {row_tokens}, beyond the target's context limit of {limit} tokens",
+            f"Give a multiple of {PAGE_TOKENS} up to {limit}.",
+        )
+    drafter_config(job.shape, config, mask_token_id=job.shape.mask_token_id or 0)
+    if job.text.prompts is not None and not (job.data.exists() and (job.resume or job.text.data is not None)):
+        check_readable(job.text.prompts, flag="--prompts")
+
+
+def _forget_run(job: TrainJob, folder: RunFolder, reporter: TrainJobListener) -> None:
+    """Drop what an earlier run left, and say so; its drafter stays for now."""
+    if folder.has_earlier_run:
+        dropped = "its text and state are" if job.text.data is None else "its state is"
+        later = ", its drafter when this run has measured one of its own" if folder.has_drafter else ""
+        reporter.note(f"{job.output} holds an earlier run: {dropped} dropped now{later}.")
+    folder.forget_run()
+    if job.text.data is None:
+        job.data.unlink(missing_ok=True)
+
+
+def _target_with_text(
+    job: TrainJob, model_folder: Path, device: torch.device, *, tokenizer: Tokenizer | None, reporter: TrainJobListener
+) -> Target:
+    """The target, which has written the text unless there was some."""
+    target = None
+    if not job.data.exists() and job.workers is not None:
         reporter.step("Starting workers")
         with closing(ClusterEngine(_text_config(job, model_folder), job.workers)) as workers:
-            _write(job, workers, tokenizer, path, reporter)
-    elif not path.exists():
+            _write(job, workers, tokenizer, reporter)
+    elif not job.data.exists():
         reporter.step("Loading the target")
         engine = _text_engine(job, model_folder, tokenizer, reporter)
-        _write(job, engine, tokenizer, path, reporter)
-    if engine is not None:
+        _write(job, engine, tokenizer, reporter)
         target = engine.target
-    else:
+        # What it held of the device's memory is training's now.
+        del engine
+    if target is None:
         target = Target.load(model_folder, device=device, dtype=choose_dtype(job.dtype, device))
-    # What it held of the device's memory is training's now.
-    del engine
     _release(device)
-    reporter.step("Reading the text")
-    material = _material(job, path, target)
-    trainer, parameters = _trainer(
-        job, material, folder=folder, model_folder=model_folder, tokenizer=tokenizer, reporter=reporter
-    )
-    if job.resume:
-        trainer.resume()
-    reporter.step("Training")
-    state = trainer.run()
-    return TrainResult(state, material.summary, parameters, target.device.type)
+    return target
 
 
 def _text_config(job: TrainJob, model_folder: Path) -> EngineConfig:
@@ -140,7 +184,7 @@ def _text_engine(job: TrainJob, model_folder: Path, tokenizer: Tokenizer | None,
 
 
 def _write(
-    job: TrainJob, engine: Engine | ClusterEngine, tokenizer: Tokenizer | None, path: Path, reporter: TrainJobListener
+    job: TrainJob, engine: Engine | ClusterEngine, tokenizer: Tokenizer | None, reporter: TrainJobListener
 ) -> None:
     room = engine.max_context
     prompts: list[list[int]] = []
@@ -168,7 +212,7 @@ def _write(
     reporter.step("Writing text")
     seconds = None if job.text.minutes is None else 60 * job.text.minutes
     budget = TextBudget(seconds, job.text.tokens)
-    write_texts(engine, source, path, budget=budget, resume=job.resume, report=reporter.wrote)
+    write_texts(engine, source, job.data, budget=budget, resume=job.resume, report=reporter.wrote)
 
 
 def _release(device: torch.device) -> None:
@@ -178,36 +222,17 @@ def _release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True, slots=True)
-class _Material:
-    """What is trained on, and what teaches it."""
-
-    target: Target
-    documents: Documents
-    held_out: np.ndarray  # [D] bool
-    summary: TextSummary
-
-
-def _material(job: TrainJob, path: Path, target: Target) -> _Material:
-    texts = list(read_texts(path))
-    documents = Documents.from_texts(texts, most_tokens=job.settings.row_tokens)
-    if len(documents.tokens) and documents.tokens.max() >= target.config.vocab_size:
-        raise UsageError(f"{path} holds token ids that the target does not have", "Give --data a file of this target.")
-    held_out = documents.held_out()
-    check_enough(documents, held_out)
-    return _Material(target, documents, held_out, _summary(texts, documents, held_out, path))
-
-
 def _trainer(
     job: TrainJob,
-    material: _Material,
+    target: Target,
+    material: Material,
     *,
     folder: RunFolder,
     model_folder: Path,
     tokenizer: Tokenizer | None,
     reporter: TrainJobListener,
 ) -> tuple[Trainer, int]:
-    settings, target, documents = job.settings, material.target, material.documents
+    settings, documents = job.settings, material.documents
     mask = job.shape.mask_token_id
     if mask is None:
         mask = choose_mask_token(target.config.vocab_size, tokenizer, set(np.unique(documents.tokens).tolist()))
@@ -261,17 +286,3 @@ def _trainer(
         reporter=reporter,
     )
     return trainer, parameters
-
-
-def _summary(texts: Sequence[Text], documents: Documents, held_out: np.ndarray, path: Path) -> TextSummary:
-    def counts(key: Callable[[Text], Any]) -> dict[str, int]:
-        return dict(sorted(Counter(str(key(text)) for text in texts).items()))
-
-    return TextSummary(
-        texts=len(documents),
-        held_out_texts=int(held_out.sum()),
-        tokens=sum(text.num_tokens for text in texts),
-        sha256=file_digest(path),
-        by_temperature=counts(lambda text: text.temperature),
-        by_source=counts(lambda text: text.source),
-    )

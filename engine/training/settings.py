@@ -169,31 +169,6 @@ class TrainJob:
             raise UsageError(f"dtype {self.dtype} cannot be trained in", f"Choose one of: {', '.join(TRAINED_DTYPES)}.")
 
     @property
-    def has_drafter(self) -> bool:
-        """Whether the output folder holds one."""
-        return (self.output / "model.safetensors").exists()
-
-    def check_output(self) -> None:
-        """Refuse a folder that would be written over.
-
-        Raises:
-            UsageError: it holds something, and nothing says what is to become of it.
-        """
-        if self.resume or self.overwrite:
-            return
-        taken = [name for name in ("config.json", "model.safetensors", STATE_FOLDER) if (self.output / name).exists()]
-        if taken:
-            raise UsageError(
-                f"{self.output} holds a drafter or an interrupted run ({taken[0]})",
-                "Go on with --resume, start anew with --overwrite, or give another --output.",
-            )
-        partial = self.data.with_name(self.data.name + PARTIAL_SUFFIX)
-        if partial.exists() and not self.data.exists():
-            raise UsageError(
-                f"{partial} holds text of an interrupted run", "Go on with --resume, or start anew with --overwrite."
-            )
-
-    @property
     def data(self) -> Path:
         """Where the text is, or is to be."""
         return self.text.data or self.output / STATE_FOLDER / "text.jsonl"

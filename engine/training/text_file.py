@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.file_lock import names, taken, try_lock
 from dspark.engine.training.settings import PARTIAL_SUFFIX
 
 
@@ -37,16 +38,22 @@ class TextFile:
 
     A line has left this process when `append` returns; a kill leaves at most one torn line, which the next run cuts
     off.
+
+    Raises:
+        UsageError: another process writes it.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
         self.partial = path.with_name(path.name + PARTIAL_SUFFIX)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            self.partial.unlink(missing_ok=True)
         # Unbuffered: every line is one write.
         self._file: IO[bytes] = self.partial.open("ab+", buffering=0)
+        if not (try_lock(self._file.fileno()) and names(self.partial, self._file.fileno())):
+            self._file.close()
+            raise taken(path, flag="--data")
+        if not resume:
+            self._file.truncate(0)
         self._cut_torn_line()
 
     def texts(self) -> Iterator[Text]:
@@ -60,10 +67,18 @@ class TextFile:
             content = content[self._file.write(content) :]
 
     def publish(self) -> None:
-        """All texts are there: give the file its name."""
+        """All texts are there: give the file its name.
+
+        Raises:
+            EngineError: the file was removed meanwhile.
+        """
         os.fsync(self._file.fileno())
-        self._file.close()
+        if not names(self.partial, self._file.fileno()):
+            raise EngineError(
+                f"{self.partial} was removed while text was written to it", "Start again: the text is lost."
+            )
         os.replace(self.partial, self.path)
+        self._file.close()
 
     def close(self) -> None:
         """Keep what is there for a later run."""

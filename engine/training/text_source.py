@@ -140,7 +140,7 @@ def read_prompts(path: str, tokenizer: Tokenizer | None, *, most_tokens: int) ->
         UsageError: the file cannot be read, or no row of it can be used.
     """
     prompts, unused, why = [], 0, ""
-    file = open_input(path)
+    file = open_input(path, flag="--prompts")
     try:
         for row in read_rows(file.lines(), all_turns=False):
             try:

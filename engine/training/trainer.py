@@ -92,8 +92,8 @@ class Trainer:
         """Train to the end.
 
         Raises:
-            EngineError: the loss is no number any more; the best drafter so far stays on disk.
-            KeyboardInterrupt: asked to stop; state and best drafter are on disk.
+            EngineError: the loss is no number any more; the drafter on disk stays.
+            KeyboardInterrupt: asked to stop; the state is on disk, and a drafter.
         """
         state = self.state
         if state.finished:
@@ -149,10 +149,9 @@ class Trainer:
         # A gradient without a number has spoilt the weights, whatever the loss before it was.
         for name, value in (("loss", gathered.loss), ("gradient", gathered.gradient_norm)):
             if not math.isfinite(value):
-                kept = "The best drafter so far is on disk" if self._folder.has_drafter else "Nothing was saved yet"
                 raise EngineError(
                     f"the {name} is {value} by step {self.state.step}, so this run has diverged",
-                    f"{kept}. Start again with a lower --learning-rate.",
+                    f"{self._folder.best_so_far}. Start again with a lower --learning-rate.",
                 )
         state = self.state
         progress, left_s = clock.progress(state.step), clock.left_s(state.step)
@@ -167,13 +166,15 @@ class Trainer:
             state.best = acceptance
             self._folder.save_drafter(self._model, num_anchors=self._settings.anchors)
             self._folder.save_card(self._card(state))
+            self._folder.save_best(acceptance)
         self._reporter.evaluated(acceptance, is_best=is_best)
 
     def _save(self) -> None:
         self._folder.save_state(self.state, self._model, self._optimizer, identity=self._identity)
 
     def _interrupted(self) -> None:
-        if not self.state.history:
+        # A drafter of before is not given away for a few steps.
+        if not self.state.history and not self._folder.has_drafter:
             self._evaluate()
         self._save()
         raise KeyboardInterrupt

@@ -16,8 +16,9 @@ from dspark.engine.training.acceptance import Acceptance
 from dspark.engine.training.card import TextSummary
 from dspark.engine.training.checkpoint import RunState
 from dspark.engine.training.generate import TextProgress
-from dspark.engine.training.job import TrainResult
+from dspark.engine.training.job import RunInterrupted, TrainResult
 from dspark.engine.training.meter import Gathered
+from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
 from dspark.engine.training.trainer import Reading
 
 ACCEPTANCE = Acceptance(40, 2.5, (0.7, 0.8), 3.1, (0.9, 0.9), 0.4, 0.1, 10, 20)
@@ -104,7 +105,9 @@ def test_a_device_that_is_not_here_is_refused_before_earlier_work_is_dropped(tar
     assert Path("d/training/state.pt").read_bytes() == b"earlier"
 
 
-def test_starting_anew_writes_new_text_and_keeps_the_drafter_until_there_is_another(target, tmp_path, monkeypatch):
+def test_starting_anew_writes_new_text_and_keeps_the_drafter_until_there_is_another(
+    target, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "-o", "d", "--target", target, "--device", "cpu", "--steps", "2", "--text-tokens", "2000"]
     arguments += ["--max-tokens", "40", *SMALL]
@@ -119,10 +122,85 @@ def test_starting_anew_writes_new_text_and_keeps_the_drafter_until_there_is_anot
         raise KeyboardInterrupt
 
     monkeypatch.setattr(job, "write_texts", broken)
+    capsys.readouterr()
     assert main([*arguments, "--overwrite", "--seed", "1"]) == 130
+    err = capsys.readouterr().err
+    assert "d holds an earlier run: its text and state are dropped now, its drafter when this run has measured" in err
+    assert "This run has saved no drafter yet, and the one in d is of before it; the same command with --resume" in err
+    assert "best" not in err
     assert Path("d/training/text.jsonl").read_bytes() != text
     assert Path("d/model.safetensors").read_bytes() == drafter
     assert not Path("d/training/state.pt").exists()
+
+
+REFUSED_EARLY = {
+    "row longer than the context": (["--row-tokens", "{longer}"], "--row-tokens is {longer}, beyond the target's"),
+    "feature layer": (["--feature-layers", "0,99"], "--feature-layers names layer 99"),
+    "mask token": (["--mask-token-id", "100000"], "--mask-token-id is 100000"),
+    "prompts": (
+        ["--prompts", "none.jsonl"],
+        "cannot read none.jsonl: No such file or directory\n  Check the path given to --p",
+    ),
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED_EARLY.values(), ids=REFUSED_EARLY)
+def test_what_the_target_rules_out_is_refused_before_text_is_read_or_dropped(
+    target, tmp_path, monkeypatch, capsys, flags, message
+):
+    monkeypatch.chdir(tmp_path)
+    limit = json.loads((Path(target) / "config.json").read_text())["max_position_embeddings"]
+    Path("d/training").mkdir(parents=True)
+    for name in ("text.jsonl", "state.pt"):
+        Path("d/training", name).write_bytes(b"earlier")
+    numbers = {"longer": 16 * (limit // 16 + 1)}
+    arguments = ["train", "-o", "d", "--target", target, "--device", "cpu", "--steps", "1", "--overwrite"]
+    assert main([*arguments, *(flag.format(**numbers) for flag in flags)]) == 2
+    assert message.format(**numbers) in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("d/training").iterdir()} == {
+        "text.jsonl": b"earlier",
+        "state.pt": b"earlier",
+    }
+
+
+def test_a_row_as_long_as_the_context_is_taken(target, tmp_path, monkeypatch):
+    from dspark.engine.training.job import _check_fit
+
+    monkeypatch.chdir(tmp_path)
+    limit = json.loads((Path(target) / "config.json").read_text())["max_position_embeddings"]
+    settings = TrainSettings(steps=1, row_tokens=16 * (limit // 16))
+    _check_fit(TrainJob(target, Path("d"), DrafterShape(), settings, TextSettings()), Path(target))
+
+
+def test_a_second_run_on_one_folder_is_refused(target, tmp_path, monkeypatch, capsys):
+    import dspark.engine.training.job as job
+
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "-o", "d", "--target", target, "--device", "cpu", "--steps", "1", "--text-tokens", "2000"]
+    arguments += ["--max-tokens", "40", *SMALL]
+    write, codes = job.write_texts, []
+
+    def meanwhile(*args, **kwargs):
+        codes.extend(main([*arguments, *flags]) for flags in ([], ["--resume"], ["--overwrite"]))
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(job, "write_texts", meanwhile)
+    assert main(arguments) == 0
+    assert codes == [2, 2, 2]
+    assert capsys.readouterr().err.count("dspark: another process is writing d\n  Wait until it is done, or give") == 3
+
+
+def test_text_behind_one_prompt_is_held_out_by_text(target, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = [{"prompt_token_ids": [1, 9], "token_ids": [5, 6, 7, index]} for index in range(3, 60)]
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in text))
+    arguments = ["train", "--target", target, "--device", "cpu", "--steps", "1", "--data", "t.jsonl", *SMALL]
+    assert main([*arguments, "-o", "d"]) == 0
+    assert "All texts stand behind one prompt, so texts and not prompts are held out." in capsys.readouterr().err
+    assert "of them held out by text" in Path("d/README.md").read_text()
+    Path("t.jsonl").write_text(json.dumps(text[0]) + "\n" + json.dumps(text[0]) + "\n")
+    assert main([*arguments, "-o", "e"]) == 2
+    assert "all 2 texts are the same one, so none can be held out" in capsys.readouterr().err
 
 
 def test_interrupted_text_elsewhere_is_not_dropped_unasked(workplace, capsys):
@@ -211,14 +289,25 @@ def test_json_and_table(workplace, capsys):
     assert captured.out == captured.err == ""
 
 
-def test_an_interrupt_says_what_there_is(workplace, capsys):
-    def interrupt():
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("interrupt", "remedy"),
+    [
+        (
+            RunInterrupted("No drafter was saved yet"),
+            "No drafter was saved yet; the same command with --resume in place of --overwrite goes on.",
+        ),
+        # Whatever --overwrite is to replace is still there.
+        (KeyboardInterrupt(), "Nothing was changed: run it again."),
+    ],
+    ids=["under way", "before it began"],
+)
+def test_an_interrupt_says_what_there_is(workplace, capsys, interrupt, remedy):
+    def stop():
+        raise interrupt
 
-    workplace.answer = interrupt
+    workplace.answer = stop
     assert main(["train", "-o", "d", "--overwrite"]) == 130
-    err = capsys.readouterr().err
-    assert "No drafter was saved yet; the same command with --resume in place of --overwrite goes on." in err
+    assert capsys.readouterr().err.splitlines()[-1].strip() == remedy
 
 
 @pytest.mark.parametrize(

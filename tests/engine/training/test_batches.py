@@ -148,17 +148,46 @@ def test_no_prompt_is_on_both_sides():
     assert 16 <= held_out.sum() <= 60
 
 
+def sizes_of(*groups):
+    """Texts of so many a prompt, all of them different."""
+    return [Text([3, prompt], [5, 6, index], 1.0) for prompt, size in enumerate(groups) for index in range(size)]
+
+
+@pytest.mark.parametrize(
+    "groups", [(1, 1), (99, 1), (1, 99), (2, 1, 1), (50, 50), (1, 400, 1), (30,) * 3, (1,) * 7], ids=str
+)
+def test_both_sides_have_texts_however_uneven_the_prompts_are(groups):
+    documents = Documents.from_texts(sizes_of(*groups), most_tokens=64)
+    held_out = documents.held_out()
+    check_enough(documents, held_out)
+    assert 1 <= held_out.sum() <= len(documents) / 2
+    prompts = [{documents.document(i)[1] for i in np.flatnonzero(side)} for side in (held_out, ~held_out)]
+    assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
+
+
+def test_texts_behind_one_prompt_are_held_out_one_by_one():
+    texts = sizes_of(100) + sizes_of(100)[:50]
+    documents = Documents.from_texts(texts, most_tokens=64)
+    assert documents.share_prompt
+    held_out = documents.held_out()
+    check_enough(documents, held_out)
+    sides = [{documents.document(i).tobytes() for i in np.flatnonzero(side)} for side in (held_out, ~held_out)]
+    assert sides[0] and sides[1] and not sides[0] & sides[1]
+    assert held_out.sum() <= 40
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         ([], "0 texts of a usable length are too few"),
         ([Text([3], [4, 5, 6])], "1 texts of a usable length are too few"),
+        ([Text([3], [4, 5, 6])] * 5, "all 5 texts are the same one, so none can be held out"),
         (
             [Text([3, i], [4, 5, 6], 0.6) for i in range(9)],
             "none of the held-out texts was written at temperature 1 or 0",
         ),
     ],
-    ids=["none", "one", "lukewarm"],
+    ids=["none", "one", "one again and again", "lukewarm"],
 )
 def test_texts_that_cannot_be_measured_are_refused(texts, message):
     documents = Documents.from_texts(texts, most_tokens=64)

@@ -7,7 +7,7 @@ import pytest
 from byte_tokenizer import save_byte_tokenizer
 from fake_engine import EOS, CharCodec, FakeEngine
 
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.requests import Completion, SpecCounts
 from dspark.engine.training.generate import TextBudget, write_texts
@@ -208,6 +208,14 @@ def test_rows_of_another_kind_are_refused_by_line(tmp_path, line, message):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"cannot read .*absent"):
         list(read_texts(tmp_path / "absent"))
+
+
+def test_a_text_that_was_removed_while_it_was_written_is_said_to_be_lost(tmp_path):
+    file = TextFile(tmp_path / "t", resume=False)
+    file.partial.unlink()
+    with pytest.raises(EngineError, match=r"t\.partial was removed while text was written to it"):
+        file.publish()
+    file.close()
 
 
 def test_texts_come_back_as_they_were_written(tmp_path):

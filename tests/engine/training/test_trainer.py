@@ -1,7 +1,10 @@
 """The loop: resumption bit for bit, the best drafter on disk, and ends that come early."""
 
+import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from refusals import assert_reads_well
 from safetensors.torch import load_file
 from tiny_training import SHAPE, load_target, made_up_texts, make_batches, make_step
 
-from dspark.engine.errors import EngineError, UsageError
+from dspark.engine.errors import CheckpointError, EngineError, UsageError
+from dspark.engine.models.resolve import resolve_drafter
 from dspark.engine.training.checkpoint import RunFolder
 from dspark.engine.training.documents import Documents
 from dspark.engine.training.settings import TrainSettings
@@ -106,6 +110,63 @@ def test_an_interrupt_leaves_a_drafter_and_a_state_however_early(tmp_path):
     assert (tmp_path / "training" / "state.pt").exists()
 
 
+def test_a_drafter_of_before_is_not_given_away_for_a_few_steps(tmp_path):
+    interrupt_after(make_trainer(tmp_path), 4)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    folder = RunFolder(tmp_path)
+    folder.forget_run()
+    anew = make_trainer(tmp_path, replace(SETTINGS, seed=1))
+    interrupt_after(anew, 2)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert folder.best_so_far == f"This run has saved no drafter yet, and the one in {tmp_path} is of before it"
+    resumed = make_trainer(tmp_path, replace(SETTINGS, seed=1))
+    resumed.resume()
+    interrupt_after(resumed, 4)
+    assert (tmp_path / "model.safetensors").read_bytes() != before
+    assert folder.best_so_far == f"The best drafter so far is in {tmp_path}"
+
+
+@pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, layers=1)], ids=["of one shape", "of another shape"])
+@pytest.mark.parametrize("dies_at", range(6))
+def test_killed_while_it_saves_a_drafter_the_folder_holds_one_or_none(tmp_path, monkeypatch, shape, dies_at):
+    def saved(folder, shape, seed):
+        model = make_trainer(folder, replace(SETTINGS, seed=seed), shape=shape)._model
+        RunFolder(folder).save_drafter(model, num_anchors=5)
+        return halves(folder)
+
+    def halves(folder):
+        return (folder / "config.json").read_bytes(), (folder / "model.safetensors").read_bytes()
+
+    before, after = saved(tmp_path / "place", SHAPE, 0), saved(tmp_path / "after", shape, 1)
+    calls = []
+
+    def dying(call):
+        def step(*args, **kwargs):
+            if len(calls) == dies_at:
+                # A kill runs no clean-up that would matter: from here on nothing on disk changes.
+                raise Killed
+            calls.append(call)
+            return call(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink")):
+            patch.setattr(owner, name, dying(getattr(owner, name)))
+        with suppress(Killed):
+            saved(tmp_path / "place", shape, 1)
+    if (tmp_path / "place" / "config.json").exists():
+        assert halves(tmp_path / "place") in (before, after)
+    else:
+        assert not RunFolder(tmp_path / "place").has_drafter
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            resolve_drafter(str(tmp_path / "place"))
+
+
+class Killed(BaseException):
+    """Ends a process in the place where it stands."""
+
+
 def test_the_best_drafter_is_kept_when_later_ones_are_worse(tmp_path, monkeypatch):
     watcher = Watcher()
     trainer = make_trainer(tmp_path, watcher=watcher)
@@ -138,7 +199,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_spares_what_is_on_disk(tmp_pa
     with pytest.raises(EngineError, match=r"the loss is nan by step 6.*diverged") as refused:
         again.run()
     assert_reads_well(refused.value)
-    assert "on disk" in refused.value.remedy
+    assert f"The best drafter so far is in {tmp_path}." in refused.value.remedy
     assert (tmp_path / "training" / "state.pt").read_bytes() == state_before
     assert (tmp_path / "model.safetensors").read_bytes() == drafter_before
 
@@ -149,7 +210,7 @@ def test_a_gradient_that_is_no_number_is_seen_before_its_weights_are_saved(tmp_p
     weight.register_hook(lambda gradient: gradient * float("inf") if trainer.state.step == 2 else gradient)
     with pytest.raises(EngineError, match=r"the gradient is (inf|nan) by step 3") as refused:
         trainer.run()
-    assert "Nothing was saved yet" in refused.value.remedy
+    assert "No drafter was saved yet." in refused.value.remedy
     assert not list(tmp_path.iterdir())
 
 
