@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dspark.cli.errors import PARSER_ERROR, explain
 from dspark.engine.errors import UsageError
 from dspark.engine.wording import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_FLAG = re.compile(r"--[a-z][a-z-]*")
+# Of the contexts' common memory: the command's context and its file.
+_APPLIED = "dspark.cli.config_file"
 
 
 def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -45,7 +53,36 @@ def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
         if name in own:
             defaults.setdefault(own[name].name, _as_argument(own[name], key, value, path))
     ctx.default_map = defaults
+    ctx.meta[_APPLIED] = (ctx, path)
     return path
+
+
+@contextmanager
+def file_named(ctx: Any) -> Iterator[None]:
+    """Have usage errors that speak of an option say so where a configuration file set it.
+
+    ctx: the command's, or the one above it.
+    """
+    try:
+        yield
+    except (UsageError, PARSER_ERROR) as error:
+        told = explain(error, resumable=False)
+        keys = _set_by_file(ctx, set(_FLAG.findall(f"{told.message} {told.remedy}")))
+        if not keys:
+            raise
+        names = " and ".join(f"`{key}`" for key in keys)
+        where = f"{names} {'is' if len(keys) == 1 else 'are'} set in {ctx.meta[_APPLIED][1]}"
+        raise UsageError(f"{told.message} ({where})", told.remedy) from error
+
+
+def _set_by_file(ctx: Any, flags: set[str]) -> list[str]:
+    """Names of those options whose value comes from the configuration file, and not from a flag over it."""
+    if _APPLIED not in ctx.meta:
+        return []
+    own: typer.Context = ctx.meta[_APPLIED][0]
+    sources = {flag: own.get_parameter_source(param.name or "") for param in own.command.params for flag in param.opts}
+    found = (flag for flag in sorted(flags & sources.keys()) if getattr(sources[flag], "name", "") == "DEFAULT_MAP")
+    return [flag.removeprefix("--") for flag in found]
 
 
 def _read(path: Path) -> dict[str, Any]:

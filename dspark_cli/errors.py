@@ -16,7 +16,7 @@ from dspark.engine.errors import DsparkError, RequestError, UsageError
 FAILURE, USAGE, ERROR_ROWS, INTERRUPTED = 1, 2, 3, 130
 
 # The parser's base class has moved between Typer's releases; what it derives from has not.
-_PARSER_ERROR = typer.BadParameter.__mro__[2]
+PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 _ARRAY_ERRORS = (
     ("dspark.calibration.errors", "CalibrationError"),
     ("dspark.profiles.errors", "ProfileError"),
@@ -87,7 +87,7 @@ def explain(error: BaseException, *, resumable: bool) -> Explanation:
         return Explanation(str(error), error.remedy, FAILURE)
     if _raised_by_arrays(error):
         return Explanation(str(error), getattr(error, "remedy", ""), FAILURE)
-    if isinstance(error, _PARSER_ERROR):
+    if isinstance(error, PARSER_ERROR):
         ctx = getattr(error, "ctx", None)
         command = ctx.command_path if ctx is not None else "dspark"
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +20,7 @@ from typer.main import get_command
 
 from dspark.cli import options
 from dspark.cli.calibrate import calibrate
+from dspark.cli.config_file import file_named
 from dspark.cli.decode import decode
 from dspark.cli.errors import explain
 from dspark.cli.export import export
@@ -106,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = get_command(app)
         # Not `app()`: it would print and exit in its own ways, and turn an interrupt into a bare exit code.
-        with command.make_context("dspark", arguments, obj=sink) as ctx:
+        with _termination_interrupts(), command.make_context("dspark", arguments, obj=sink) as ctx, file_named(ctx):
             command.invoke(ctx)
         sink.flush()
         return 0
@@ -118,6 +123,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except (Exception, KeyboardInterrupt) as error:
         return sink.failure(explain(error, resumable=sink.resumable))
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Have a termination end a command as Ctrl-C does: what it has is kept, and said."""
+    # Whoever handles or ignores it already has a reason to.
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if mine:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _replace_closed_streams() -> None:

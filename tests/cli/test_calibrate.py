@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import resources
@@ -305,19 +306,33 @@ def test_the_prompts_are_rows_and_all_different():
     assert counts.tolist() == [32] * 5
 
 
-def test_an_interrupt_keeps_the_rounds_and_says_how_to_use_them(fake, capsys):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
+def test_an_interrupt_keeps_the_rounds_and_says_how_to_use_them(fake, capsys, number):
     def interrupt(index):
         if index == 9:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
 
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     fake.engine = TracedEngine(before=interrupt, concurrency=1)
     assert main(["calibrate"]) == 130
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     err = capsys.readouterr().err
     command = "dspark calibrate --traces dspark-out/traces.partial.parquet"
     assert f"`{command}` calibrates on them" in err
     assert not Path("dspark-out/traces.parquet").exists()
     assert np.unique(read_traces([Path("dspark-out/traces.partial.parquet")]).request).tolist() == list(range(9))
     assert main(command.split()[1:]) == 0
+
+
+def test_a_work_directory_that_is_removed_meanwhile_costs_nothing(fake):
+    def remove(index):
+        if index == 9:
+            shutil.rmtree("dspark-out")
+
+    fake.engine = TracedEngine(before=remove, concurrency=1)
+    assert main(["calibrate"]) == 0
+    assert {path.name for path in Path("dspark-out").iterdir()} == {"calibration.json", "traces.parquet"}
+    assert len(np.unique(read_traces([Path("dspark-out/traces.parquet")]).request)) == 160
 
 
 def test_an_interrupt_before_the_first_round_keeps_nothing(fake, capsys):

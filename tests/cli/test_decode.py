@@ -1,6 +1,8 @@
 import importlib.resources
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -324,6 +326,58 @@ def test_config_mistakes_are_refused(workplace, capsys, content, message):
     Path("c.toml").write_text(content)
     assert main(["decode", "-i", "in.jsonl", "--config", "c.toml"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ("max-tokens = 'many'", [], "--max-tokens.* \\(`max-tokens` is set in c.toml\\)$"),
+        ("max_tokens = 0", [], "--max-tokens is 0 \\(`max-tokens` is set in c.toml\\)$"),
+        ("[decode]\npolicy = 'best'", [], "--policy 'best' is unknown \\(`policy` is set in c.toml\\)$"),
+        ("resume = true\noverwrite = true", [], "exclude each other \\(`overwrite` and `resume` are set in c.toml\\)$"),
+        ("overwrite = true", ["--resume"], "exclude each other \\(`overwrite` is set in c.toml\\)$"),
+        ("metrics = 'in.jsonl'", [], "--metrics is the input file in.jsonl \\(`metrics` is set in c.toml\\)$"),
+        ("max-tokens = 5", ["--max-tokens", "0"], "--max-tokens is 0$"),
+        ("seed = 5", ["--max-tokens", "0"], "--max-tokens is 0$"),
+    ],
+    ids=["kind", "range", "table", "two", "one of two", "late", "flag over file", "flag beside file"],
+)
+def test_a_wrong_value_names_the_file_that_it_comes_from(workplace, capsys, content, flags, message):
+    Path("c.toml").write_text(content)
+    assert main(["decode", "-i", "in.jsonl", "--config", "c.toml", *flags]) == 2
+    assert re.search(message, capsys.readouterr().err.splitlines()[0])
+
+
+def test_the_file_of_a_wrong_input_is_named(workplace, capsys):
+    Path("c.toml").write_text("input = 'none.jsonl'")
+    assert main(["decode", "--config", "c.toml"]) == 2
+    assert "cannot read none.jsonl: No such file or directory (`input` is set in c.toml)" in capsys.readouterr().err
+
+
+def test_a_second_run_on_an_unfinished_output_is_told_both_ways(workplace, capsys):
+    def stop(index):
+        raise KeyboardInterrupt
+
+    workplace.made.before = stop
+    assert main(["decode", "-i", "in.jsonl"]) == 130
+    workplace.made.before = id
+    capsys.readouterr()
+    assert main(["decode", "-i", "in.jsonl"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "dspark: dspark-out/decode.jsonl.partial holds an unfinished run",
+        "  Give --resume to go on with it or --overwrite to start again.",
+    ]
+    assert main(["decode", "-i", "in.jsonl", "--resume"]) == 0
+
+
+def test_an_interrupt_after_the_work_directory_was_removed_promises_no_rows(workplace, capsys):
+    def stop(index):
+        shutil.rmtree("dspark-out")
+        raise KeyboardInterrupt
+
+    workplace.made.before = stop
+    assert main(["decode", "-i", "in.jsonl"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "  No row is on disk: run it again."
 
 
 def test_metrics_stand_beside_a_named_output(workplace, capsys):

@@ -42,7 +42,9 @@ def workplace(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["interrupted", "killed"]
+    ("number", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)],
+    ids=["interrupted", "terminated", "killed"],
 )
 def test_stopped_and_resumed(workplace, number, exit_code):
     output = workplace / f"{number.name}.jsonl"
@@ -62,7 +64,7 @@ def test_stopped_and_resumed(workplace, number, exit_code):
     assert not output.exists() and not traces.exists()
     done = partial.read_bytes().count(b"\n") - 1
     assert MIN_DONE <= done < ROWS
-    if number == signal.SIGINT:
+    if number != signal.SIGKILL:
         assert b"--resume" in err and b"Traceback" not in err
     assert main([*COMMAND, "-o", str(output), "--traces", str(traces), "--resume"]) == 0
     assert output.read_bytes() == (workplace / "whole.jsonl").read_bytes()
