@@ -17,6 +17,8 @@ from dspark.kernels.commit import reference as _commit
 from dspark.kernels.confidence import reference as _confidence
 from dspark.kernels.distillation import DistilledRows
 from dspark.kernels.distillation import reference as _distillation
+from dspark.kernels.draft_top import TopQ
+from dspark.kernels.draft_top import reference as _draft_top
 from dspark.kernels.linear import reference as _linear
 from dspark.kernels.main_cache import reference as _main_cache
 from dspark.kernels.markov import reference as _markov
@@ -68,6 +70,7 @@ commit_round = _dispatch(_commit.commit_round)
 allocate_lengths = _dispatch(_allocation.allocate_lengths)
 confidence_logits = _dispatch(_confidence.confidence_logits)
 distill_rows = _dispatch(_distillation.distill_rows)
+draw_from_top = _dispatch(_draft_top.draw_from_top)
 gumbel = _dispatch(_random.gumbel)
 headless_confidence_logits = _dispatch(_confidence.headless_confidence_logits)
 linear = _dispatch(_linear.linear)
@@ -97,11 +100,13 @@ __all__ = [
     "RoundField",
     "SamplingRows",
     "SlotField",
+    "TopQ",
     "Verdict",
     "allocate_lengths",
     "commit_round",
     "confidence_logits",
     "distill_rows",
+    "draw_from_top",
     "gumbel",
     "headless_confidence_logits",
     "linear",

@@ -57,10 +57,10 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor
 
 
 def _philox_blocks(keys: NoiseKeys, blocks: Tensor) -> Tensor:
-    """blocks [n] int64 -> all four words of each block, [R, n, 4]."""
+    """blocks [n] or [R, n] int64 -> all four words of each block, [R, n, 4]."""
     seeds = keys.seeds[:, None]
     counter = (
-        blocks[None],
+        blocks,
         keys.positions[:, None] & _LOW_32,
         keys.generations[:, None] & _LOW_32,
         torch.full_like(seeds, keys.purpose),
@@ -71,6 +71,11 @@ def _philox_blocks(keys: NoiseKeys, blocks: Tensor) -> Tensor:
 
 def philox_words(keys: NoiseKeys, indices: Tensor) -> Tensor:
     """indices [n] int64 -> 32-bit words in an int64 tensor [R, n]: word `index & 3` of block `index >> 2`."""
+    return _words_at(keys, indices)
+
+
+def _words_at(keys: NoiseKeys, indices: Tensor) -> Tensor:
+    """The same for indices [n] or, each row its own, [R, n]."""
     words = _philox_blocks(keys, indices >> 2)
     lanes = (indices & 3).expand(words.shape[0], -1)[..., None]
     return words.gather(2, lanes)[..., 0]
@@ -79,6 +84,10 @@ def philox_words(keys: NoiseKeys, indices: Tensor) -> Tensor:
 def _to_uniform(words: Tensor) -> Tensor:
     # The open interval: the smallest value is 2^-33, and the cap keeps rounding in fp32 from reaching 1.
     return words.add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_UNIFORM)
+
+
+def _to_gumbel(words: Tensor) -> Tensor:
+    return _to_uniform(words).neg_().log1p_().neg_().log_().neg_()
 
 
 def _first_words(keys: NoiseKeys, num_blocks: int) -> Tensor:
@@ -90,8 +99,12 @@ def _first_words(keys: NoiseKeys, num_blocks: int) -> Tensor:
 
 def gumbel(keys: NoiseKeys, vocab_size: int) -> Tensor:
     """Standard Gumbel noise [R, V] fp32, one value a token id."""
-    words = _first_words(keys, (vocab_size + 3) // 4)[:, :vocab_size]
-    return _to_uniform(words).neg_().log1p_().neg_().log_().neg_()
+    return _to_gumbel(_first_words(keys, (vocab_size + 3) // 4)[:, :vocab_size])
+
+
+def gumbel_at(keys: NoiseKeys, tokens: Tensor) -> Tensor:
+    """tokens [R, n] int64 -> the noise that `gumbel` has for them, [R, n] fp32."""
+    return _to_gumbel(_words_at(keys, tokens).float())
 
 
 def uniform(keys: NoiseKeys) -> Tensor:

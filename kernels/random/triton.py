@@ -50,15 +50,19 @@ def gumbel_tile(first, seed, position, generation, purpose, ROWS: tl.constexpr, 
 
 
 @triton.jit
+def words_at(index, seed, position, generation, purpose):
+    """Word `index & 3` of block `index >> 2`, for each index."""
+    w0, w1, w2, w3 = philox_block(index >> 2, seed, position, generation, purpose)
+    lane = index & 3
+    return tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
+
+
+@triton.jit
 def _words_kernel(seeds, positions, generations, purpose, indices, out, n, BLOCK: tl.constexpr):
     row = tl.program_id(1)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     index = tl.load(indices + at, mask=at < n, other=0)
-    w0, w1, w2, w3 = philox_block(
-        index >> 2, tl.load(seeds + row), tl.load(positions + row), tl.load(generations + row), purpose
-    )
-    lane = index & 3
-    word = tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
+    word = words_at(index, tl.load(seeds + row), tl.load(positions + row), tl.load(generations + row), purpose)
     tl.store(out + row.to(tl.int64) * n + at, word.to(tl.int64), mask=at < n)
 
 

@@ -106,6 +106,22 @@ def _tied_id(row_ptr, vocab_size, threshold, room, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def top_k_limits(row_ptr, vocab_size, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """(threshold, cutoff) that leave the TOP largest logits of a row, the lower ids among equals."""
+    # All there are: whatever a NaN's key is, it lies between.
+    low = tl.full([], _LOWEST_KEY, tl.int64)
+    high = tl.full([], _LAST_ID, tl.int64) + 1
+    wanted = tl.full([], TOP, tl.float32)
+    end, above = _narrow(row_ptr, vocab_size, low, high, wanted, 0.0, 1.0, False, BLOCK)
+    threshold, tied = _largest_below(row_ptr, vocab_size, end, BLOCK)
+    room = (wanted - above).to(tl.int32)
+    cutoff = tl.full([], _LAST_ID, tl.int32)
+    if room < tied:
+        cutoff = _tied_id(row_ptr, vocab_size, threshold, room, BLOCK)
+    return threshold, cutoff
+
+
+@triton.jit
 def _limits_kernel(
     logits_ptr,  # [T, V] fp32
     starts_ptr,  # [R+1], the row that decides a request's first token; None: request r has row r

@@ -26,7 +26,9 @@ def _load_mass(parts_ptr, steps, splits, mask, temperature):
 @triton.jit
 def accept_kernel(
     logits_ptr,  # [T, V] fp32
-    draft_logits_ptr,  # [R, G, V] fp32; None: every draft was certain
+    draft_logits_ptr,  # [R, G, V] fp32, or None
+    top_ids_ptr,  # [R, G, TOP] int32; None: without logits either every draft was certain
+    top_log_probs_ptr,  # [R, G, TOP] fp32
     starts_ptr,  # [R+1]
     lengths_ptr,  # [R] int64
     drafts_ptr,  # [R, G] int64
@@ -44,8 +46,11 @@ def accept_kernel(
     vocab_size,
     row_stride,
     draft_strides,  # of draft_logits, requests and steps
+    top_strides,  # of both tops, requests and steps
     drafts_stride,
     split,
+    TOP: tl.constexpr,
+    TOP_BLOCK: tl.constexpr,
     STEPS: tl.constexpr,
     STEPS_BLOCK: tl.constexpr,
     SPLITS_BLOCK: tl.constexpr,
@@ -115,6 +120,15 @@ def accept_kernel(
                 q_largest, q_log_mass = _load_mass(request_parts + 2, steps, splits, mask, temperature)
                 q_logit = tl.load(draft_ptr + steps * draft_strides[1] + draft, mask=drafted, other=0.0)
                 log_q = (q_logit - q_largest) / temperature - q_log_mass
+            if top_ids_ptr is not None:
+                top_at = request.to(tl.int64) * top_strides[0] + steps[:, None] * top_strides[1]
+                for begin in range(0, TOP, TOP_BLOCK):
+                    rank = begin + tl.arange(0, TOP_BLOCK)[None, :]
+                    listed = drafted[:, None] & (rank < TOP)
+                    top_id = tl.load(top_ids_ptr + top_at + rank, mask=listed, other=-1)
+                    top_log_q = tl.load(top_log_probs_ptr + top_at + rank, mask=listed, other=0.0)
+                    # One of them all is the drafted token.
+                    log_q += tl.sum(tl.where(top_id == draft[:, None], top_log_q, 0.0), axis=1)
             position = tl.load(positions_ptr + request) + steps + 1
             u = row_uniform(tl.load(seeds_ptr + request), position, tl.load(generations_ptr + request), _ACCEPT)
             accepted = tl.min(tl.where(drafted & (tl.log(u) < log_p - log_q), STEPS_BLOCK, steps))

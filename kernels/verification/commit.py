@@ -7,6 +7,7 @@ from dspark.kernels.sampling.scans import best_of, has_winner, is_kept, scan_dra
 from dspark.kernels.sampling.scratch import NO_WINNER
 
 _NO_WINNER = tl.constexpr(NO_WINNER)
+_LAST_ID = tl.constexpr(2147483647)
 
 
 @triton.jit
@@ -21,8 +22,9 @@ def _log_one_less_exp(x):
 
 @triton.jit
 def _scan_residual(
-    row_ptr, draft_ptr, draft, first, last, temperature, seed, position, threshold, cutoff, norms_ptr,
-    HAS_Q: tl.constexpr, LIMITS: tl.constexpr, BLOCK: tl.constexpr,
+    row_ptr, draft_ptr, top_ids_ptr, top_log_probs_ptr, draft, first, last, temperature, seed, position, threshold,
+    cutoff, norms_ptr,
+    CERTAIN: tl.constexpr, TOP: tl.constexpr, TOP_BLOCK: tl.constexpr, LIMITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The packed winner of log max(p - q, 0) + noise among tokens first .. last - 1; no winner where p <= q."""
     lanes = tl.arange(0, BLOCK)
@@ -31,6 +33,13 @@ def _scan_residual(
     p_largest, p_log_mass = tl.load(norms_ptr), tl.load(norms_ptr + 1)
     q_largest, q_log_mass = tl.load(norms_ptr + 2), tl.load(norms_ptr + 3)
     rate = 1.0 / temperature
+    if TOP > 0:
+        # The first of q's tokens, which rise, that is not before this part.
+        rank = 0
+        for begin in range(0, TOP, TOP_BLOCK):
+            at = begin + tl.arange(0, TOP_BLOCK)
+            rank += tl.sum((tl.load(top_ids_ptr + at, mask=at < TOP, other=_LAST_ID) < first).to(tl.int32))
+        top_id = tl.load(top_ids_ptr + rank, mask=rank < TOP, other=_LAST_ID)
     for start in range(first, last, BLOCK):
         ids = start + lanes
         mask = ids < last
@@ -39,14 +48,22 @@ def _scan_residual(
         if LIMITS:
             kept = kept & is_kept(logit, ids, threshold, cutoff)
         log_p = (logit - p_largest) * rate - p_log_mass
-        if HAS_Q:
-            q_logit = tl.load(draft_ptr + ids, mask=mask, other=0.0)
-            ratio = (q_logit - q_largest) * rate - q_log_mass - log_p
-            score = log_p + _log_one_less_exp(ratio)
-            kept = kept & (ratio < 0)
-        else:
+        if CERTAIN:
             score = log_p
             kept = kept & (ids != draft)
+        else:
+            if TOP > 0:
+                log_q = tl.full([BLOCK], float("-inf"), tl.float32)
+                while top_id < start + BLOCK:
+                    log_q = tl.where(ids == top_id, tl.load(top_log_probs_ptr + rank), log_q)
+                    rank += 1
+                    top_id = tl.load(top_ids_ptr + rank, mask=rank < TOP, other=_LAST_ID)
+            else:
+                q_logit = tl.load(draft_ptr + ids, mask=mask, other=0.0)
+                log_q = (q_logit - q_largest) * rate - q_log_mass
+            ratio = log_q - log_p
+            score = log_p + _log_one_less_exp(ratio)
+            kept = kept & (ratio < 0)
         score = tl.where(kept, score + token_noise(start, seed, position, BLOCK), float("-inf"))
         better = score > best
         best = tl.where(better, score, best)
@@ -58,6 +75,8 @@ def _scan_residual(
 def commit_kernel(
     logits_ptr,  # [T, V] fp32
     draft_logits_ptr,  # [R, G, V] fp32, or None
+    top_ids_ptr,  # [R, G, TOP] int32, rising, or None
+    top_log_probs_ptr,  # [R, G, TOP] fp32
     starts_ptr,  # [R+1]
     lengths_ptr,  # [R] int64
     drafts_ptr,  # [R, G] int64
@@ -73,8 +92,12 @@ def commit_kernel(
     vocab_size,
     row_stride,
     draft_strides,
+    top_strides,
     drafts_stride,
     split,
+    CERTAIN: tl.constexpr,
+    TOP: tl.constexpr,
+    TOP_BLOCK: tl.constexpr,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -104,9 +127,17 @@ def commit_kernel(
         draft_ptr = logits_ptr
         if draft_logits_ptr is not None:
             draft_ptr = draft_logits_ptr + request.to(tl.int64) * draft_strides[0] + accepted * draft_strides[1]
+        own_ids = starts_ptr
+        own_log_probs = norms_ptr
+        if TOP > 0:
+            top_at = request.to(tl.int64) * top_strides[0] + accepted * top_strides[1]
+            own_ids = top_ids_ptr + top_at
+            own_log_probs = top_log_probs_ptr + top_at
         winner = _scan_residual(
             row_ptr,
             draft_ptr,
+            own_ids,
+            own_log_probs,
             tl.load(drafts_ptr + request * drafts_stride + accepted),
             first,
             last,
@@ -116,7 +147,9 @@ def commit_kernel(
             threshold,
             cutoff,
             norms_ptr + 4 * request,
-            draft_logits_ptr is not None,
+            CERTAIN,
+            TOP,
+            TOP_BLOCK,
             LIMITS,
             BLOCK,
         )

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from dspark.kernels.draft_top import TopQ
 from dspark.kernels.random import ACCEPT, NoiseKeys, uniform
 from dspark.kernels.sampling.reference import gumbel_argmax, rows_where, sample, sampled_log_probs, scale_, truncate
 from dspark.kernels.sampling.rows import SamplingRows
@@ -29,18 +30,37 @@ def prefix_lengths(passed: Tensor) -> Tensor:
 
 def residual_log_weights(log_p: Tensor, log_q: Tensor) -> Tensor:
     """log p, log q [n, V] -> log max(p - q, 0) [n, V] unnormalised; log p itself where that has no mass."""
-    ratio = log_q - log_p
-    # log p + log(1 - q/p): no cancellation between two nearly equal probabilities.
-    difference = log_p + torch.log(-torch.expm1(ratio))
-    # Not `ratio >= 0`, which would let the undefined ratio of two absent tokens through.
-    weights = torch.where(ratio < 0, difference, -torch.inf)
-    empty = torch.isneginf(weights).all(dim=-1, keepdim=True)
-    return torch.where(empty, log_p, weights)
+    return _or_all(_log_difference(log_p, log_q), log_p)
+
+
+def residual_of_top(log_p: Tensor, ids: Tensor, log_q: Tensor) -> Tensor:
+    """The same where only tokens ids [n, K] int64 have a share log_q [n, K] in q."""
+    return _or_all(log_p.scatter(-1, ids, _log_difference(log_p.gather(-1, ids), log_q)), log_p)
 
 
 def residual_of_one_hot(log_p: Tensor, tokens: Tensor) -> Tensor:
     """The residual when q was one-hot at tokens [n]: p without that token; log p itself where nothing else has mass."""
-    return residual_log_weights(log_p, torch.full_like(log_p, -torch.inf).scatter_(-1, tokens[:, None], 0.0))
+    return residual_of_top(log_p, tokens[:, None], torch.zeros_like(log_p[:, :1]))
+
+
+def _log_difference(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """log max(p - q, 0), elementwise."""
+    ratio = log_q - log_p
+    # log p + log(1 - q/p): no cancellation between two nearly equal probabilities.
+    difference = log_p + torch.log(-torch.expm1(ratio))
+    # Not `ratio >= 0`, which would let the undefined ratio of two absent tokens through.
+    return torch.where(ratio < 0, difference, -torch.inf)
+
+
+def _or_all(weights: Tensor, log_p: Tensor) -> Tensor:
+    """Log weights [n, V], or log p where they have no mass."""
+    empty = torch.isneginf(weights).all(dim=-1, keepdim=True)
+    return torch.where(empty, log_p, weights)
+
+
+def top_log_probs(top: TopQ, tokens: Tensor) -> Tensor:
+    """Distributions of n tokens, tokens [n] drawn from them -> their log q [n]."""
+    return torch.where(top.ids == tokens[:, None], top.log_probs, 0.0).sum(dim=-1)
 
 
 def verify(
@@ -55,14 +75,15 @@ def verify(
     generations: Tensor,
     max_length: int,
     acceptance: str = "rejection",
+    draft_top: TopQ | None = None,
 ) -> Verdict:
     """target_logits [T, V] fp32: row query_starts[r] + k decides the token after k drafts; T may be padded.
 
     query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length, or -1: the request has no
     rows, and nothing is decided for it; draft_tokens [R, G] int64
     with G >= max_length (None where that is 0); draft_logits [R, G, V] fp32: q = softmax(draft_logits / temperature),
-    None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
-    block that is verified.
+    or draft_top [R, G]: q itself, of its few tokens; neither: each draft token was certain; positions [R] int64, the
+    anchor's text position; generations [R] int64, of the block that is verified.
     """
     live = rows_where(lengths >= 0)
     total = int((lengths + 1).sum())
@@ -79,6 +100,7 @@ def verify(
             generations=generations[live],
             max_length=max_length,
             acceptance=acceptance,
+            draft_top=None if draft_top is None else draft_top[live],
         )
         accepted, tokens = torch.zeros_like(lengths), torch.zeros_like(lengths)
         accepted[live], tokens[live] = verdict.accepted, verdict.next_token
@@ -109,6 +131,7 @@ def verify(
         lengths=lengths,
         draft_tokens=draft_tokens,
         draft_logits=draft_logits,
+        draft_top=draft_top,
         rows=rows,
         positions=positions,
         generations=generations,
@@ -170,6 +193,7 @@ def _verify_rejection(
     lengths: Tensor,
     draft_tokens: Tensor,
     draft_logits: Tensor | None,
+    draft_top: TopQ | None,
     rows: SamplingRows,
     positions: Tensor,
     generations: Tensor,
@@ -190,6 +214,7 @@ def _verify_rejection(
         scores = _accept_sampled(
             target_logits.index_select(0, row[pairs]),
             None if draft_logits is None else draft_logits[owner, offset[pairs]],
+            None if draft_top is None else draft_top[owner, offset[pairs]],
             tokens=drafted[pairs],
             rows=rows.take(owner),
             keys=NoiseKeys(
@@ -215,6 +240,7 @@ def _verify_rejection(
     weights = _commit_log_weights(
         sampled_log_probs(target_logits.index_select(0, starts[chosen] + count), settings),
         None if draft_logits is None else draft_logits[chosen, at],
+        None if draft_top is None else draft_top[chosen, at],
         tokens=draft_tokens[chosen, at],
         temperature=settings.temperature,
         bonus=count == lengths[chosen],
@@ -225,26 +251,42 @@ def _verify_rejection(
 
 
 def _accept_sampled(
-    logits: Tensor, draft_logits: Tensor | None, *, tokens: Tensor, rows: SamplingRows, keys: NoiseKeys
+    logits: Tensor,
+    draft_logits: Tensor | None,
+    draft_top: TopQ | None,
+    *,
+    tokens: Tensor,
+    rows: SamplingRows,
+    keys: NoiseKeys,
 ) -> Tensor:
-    """logits, draft_logits [n, V], both overwritten; tokens [n]; rows and keys of n -> bool [n]."""
+    """logits, draft_logits [n, V], both overwritten; draft_top, tokens [n]; rows and keys of n -> bool [n]."""
     scaled = scale_(logits, rows.temperature)
     if rows.any_truncated:
         scaled = truncate(scaled, rows.top_k, rows.top_p)
     log_p = token_log_probs(scaled, tokens)
-    if draft_logits is None:
-        log_q = torch.zeros_like(log_p)
-    else:
+    if draft_top is not None:
+        log_q = top_log_probs(draft_top, tokens)
+    elif draft_logits is not None:
         log_q = token_log_probs(scale_(draft_logits, rows.temperature), tokens)
+    else:
+        log_q = torch.zeros_like(log_p)
     return accept_draft(log_p, log_q, uniform(keys))
 
 
 def _commit_log_weights(
-    log_p: Tensor, draft_logits: Tensor | None, *, tokens: Tensor, temperature: Tensor, bonus: Tensor
+    log_p: Tensor,
+    draft_logits: Tensor | None,
+    draft_top: TopQ | None,
+    *,
+    tokens: Tensor,
+    temperature: Tensor,
+    bonus: Tensor,
 ) -> Tensor:
     """log_p [n, V], draft_logits [n, V] (overwritten), the others [n] -> [n, V]: p for a bonus, else the residual."""
-    if draft_logits is None:
-        residual = residual_of_one_hot(log_p, tokens)
-    else:
+    if draft_top is not None:
+        residual = residual_of_top(log_p, draft_top.ids.long(), draft_top.log_probs)
+    elif draft_logits is not None:
         residual = residual_log_weights(log_p, torch.log_softmax(scale_(draft_logits, temperature), dim=-1))
+    else:
+        residual = residual_of_one_hot(log_p, tokens)
     return torch.where(bonus[:, None], log_p, residual)

@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from dspark.kernels.draft_top import TopQ
 from dspark.kernels.sampling.limits import truncation_limits
 from dspark.kernels.sampling.rows import SamplingRows
 from dspark.kernels.sampling.scratch import scratch_for, split_tokens, splits_block
@@ -17,6 +18,7 @@ from dspark.kernels.verification.commit import commit_kernel
 from dspark.kernels.verification.verdict import Verdict
 
 _BLOCK = 2048
+_TOP_BLOCK = 64
 
 
 def verify(
@@ -31,14 +33,15 @@ def verify(
     generations: Tensor,
     max_length: int,
     acceptance: str = "rejection",
+    draft_top: TopQ | None = None,
 ) -> Verdict:
     """target_logits [T, V] fp32: row query_starts[r] + k decides the token after k drafts; T may be padded.
 
     query_starts [R+1]; lengths [R] int64, the draft tokens verified, at most max_length, or -1: the request has no
     rows, and nothing is decided for it; draft_tokens [R, G] int64
     with G >= max_length (None where that is 0); draft_logits [R, G, V] fp32: q = softmax(draft_logits / temperature),
-    None: each draft token was certain; positions [R] int64, the anchor's text position; generations [R] int64, of the
-    block that is verified.
+    or draft_top [R, G]: q itself, of its few tokens; neither: each draft token was certain; positions [R] int64, the
+    anchor's text position; generations [R] int64, of the block that is verified.
     """
     assert acceptance in ("rejection", "coupled"), acceptance
     if max_length == 0 or rows.all_greedy or acceptance == "coupled":
@@ -70,9 +73,16 @@ def verify(
     norms = torch.empty(num_requests, 4, dtype=torch.float32, device=device)
     scratch = scratch_for("verify", device, num_requests * steps)
     draft_strides = (0, 0) if draft_logits is None else draft_logits.stride()[:2]
+    top_ids, top_log_probs = (None, None) if draft_top is None else (draft_top.ids, draft_top.log_probs)
+    top_strides = (0, 0) if draft_top is None else draft_top.ids.stride()[:2]
+    top = 0 if draft_top is None else draft_top.count
+    top_block = min(_TOP_BLOCK, max(2, triton.next_power_of_2(top)))
+    assert draft_top is None or draft_top.ids.stride() == draft_top.log_probs.stride()
     accept_kernel[(splits, steps, num_requests)](
         target_logits,
         draft_logits,
+        top_ids,
+        top_log_probs,
         query_starts,
         lengths,
         draft_tokens,
@@ -90,8 +100,11 @@ def verify(
         vocab_size,
         target_logits.stride(0),
         draft_strides,
+        top_strides,
         draft_tokens.stride(0),
         split,
+        TOP=top,
+        TOP_BLOCK=top_block,
         STEPS=steps,
         STEPS_BLOCK=triton.next_power_of_2(steps),
         SPLITS_BLOCK=splits_block(vocab_size),
@@ -102,6 +115,8 @@ def verify(
     commit_kernel[(triton.cdiv(vocab_size, split), num_requests)](
         target_logits,
         draft_logits,
+        top_ids,
+        top_log_probs,
         query_starts,
         lengths,
         draft_tokens,
@@ -117,8 +132,12 @@ def verify(
         vocab_size,
         target_logits.stride(0),
         draft_strides,
+        top_strides,
         draft_tokens.stride(0),
         split,
+        CERTAIN=draft_logits is None and draft_top is None,
+        TOP=top,
+        TOP_BLOCK=top_block,
         STEPS=steps,
         BLOCK=block,
         num_warps=8,

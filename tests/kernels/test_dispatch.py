@@ -17,6 +17,7 @@ OPS = {
     "allocate_lengths": "allocation",
     "confidence_logits": "confidence",
     "distill_rows": "distillation",
+    "draw_from_top": "draft_top",
     "gumbel": "random",
     "headless_confidence_logits": "confidence",
     "linear": "linear",
