@@ -81,6 +81,16 @@ Acceptance = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+DraftTopK = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Draft sampled rows from the drafter's likeliest tokens alone; the text keeps its distribution, and what "
+        "is kept for verification shrinks. Default: from all.",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
 Concurrency = Annotated[
     int | None,
     typer.Option(

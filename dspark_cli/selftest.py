@@ -66,6 +66,7 @@ def selftest(
     ] = None,
     no_adapt: options.NoAdapt = False,
     acceptance: options.Acceptance = "rejection",
+    draft_top_k: options.DraftTopK = None,
     concurrency: Annotated[
         int | None,
         typer.Option(
@@ -108,6 +109,7 @@ def selftest(
             dtype=dtype,
             policy=policy,
             acceptance=acceptance,
+            draft_top_k=draft_top_k,
             concurrency=concurrency,
             adapt=not no_adapt,
         )

@@ -35,6 +35,9 @@ class EngineConfig:
     `pipeline_depth` rounds stay in flight while the host prepares the next: 1 where rounds are graphs, else 0; the
     drafter `ngram` allows 0 alone.
 
+    `draft_top_k` tokens of the draft distribution, its likeliest, are what sampled rows draft from; by default all are,
+    as they are where the drafter knows no more.
+
     `profile` and `calibration` are what `dspark profile` and `dspark calibrate` wrote, or the paths of it. `adapt` off
     plans by the profile alone, whatever this run's own rounds take.
 
@@ -48,6 +51,7 @@ class EngineConfig:
     dtype: str = "auto"
     policy: str | None = None
     acceptance: str = "rejection"
+    draft_top_k: int | None = None
     concurrency: int | None = None
     seed: int = 0
     max_context: int | None = None
@@ -77,7 +81,14 @@ class EngineConfig:
                 raise _refused(name, getattr(self, name), f"Choose one of: {', '.join(allowed)}.")
         if self.policy is not None and not isinstance(self.policy, str):
             raise _refused("policy", self.policy, "Give its spelling, or hand a policy object to Engine(policy=...).")
-        for name in ("concurrency", "max_context", "page_size", "kv_cache_tokens", "prefill_chunk_tokens"):
+        for name in (
+            "draft_top_k",
+            "concurrency",
+            "max_context",
+            "page_size",
+            "kv_cache_tokens",
+            "prefill_chunk_tokens",
+        ):
             count = getattr(self, name)
             if count is None and name != "page_size":
                 continue

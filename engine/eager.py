@@ -128,6 +128,7 @@ class EagerRunner:
             noise=self._draft_noise(rows, starts) if temperature.any() else None,
             temperature=self._tensor(temperature),
             steps=order.steps,
+            top_k=self.engine.draft_top_k,
         )
         return drafter.draft(block, cache)
 
@@ -166,6 +167,7 @@ class EagerRunner:
             generations=self._tensor(self.slots.generation[rows]),
             acceptance=self.engine.config.acceptance,
             max_length=max(int(lengths.max()), 0),
+            draft_top=None if draft is None else draft.top,
         )
         commit_round(
             self.state,

@@ -14,6 +14,7 @@ from dspark.engine.checkpoints import load_pair
 from dspark.engine.config import EngineConfig
 from dspark.engine.counts import RunStats
 from dspark.engine.device import choose_device, choose_dtype
+from dspark.engine.draft_top_k import kept_draft_tokens
 from dspark.engine.errors import EngineError, RequestError, UsageError
 from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
 from dspark.engine.graphs.static_memory import GraphSizes
@@ -72,6 +73,7 @@ class Engine:
         self.dtype = choose_dtype(config.dtype, self.device)
         drafts = policy.drafts if policy is not None else config.policy != "none"
         pair = load_pair(config, device=self.device, dtype=self.dtype, target=target, drafter=drafter, drafts=drafts)
+        self.draft_top_k = kept_draft_tokens(config, pair.drafter)  # None: q is kept in full
         self.planner: RoundPlanner | None = None
         self.notes: list[str] = []  # sentences about what may make a profile or a calibration less than exact
         self.target, self._checkpoints = pair.target, pair.fingerprints
@@ -113,6 +115,7 @@ class Engine:
             vocab_size=target.config.vocab_size,
             max_pages=self.pages_per_request,
             keeps_q=drafter is not None,
+            draft_top_k=self.draft_top_k,
         )
         self.num_pages = self._count_pages()
         self.target_cache = target.new_cache(self.num_pages, self.page_size)
@@ -227,6 +230,8 @@ class Engine:
             "acceptance": self.config.acceptance,
             "seed": self.config.seed,
             "max_context": self.max_context,
+            # Left out where it is off, so that what ran before there was such an option can be resumed.
+            **({} if self.config.draft_top_k is None else {"draft_top_k": self.config.draft_top_k}),
         }
 
     def _default_concurrency(self) -> int:

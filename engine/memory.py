@@ -69,7 +69,7 @@ def memory_report(engine: Engine) -> dict[str, int]:
 def _head_bytes(engine: Engine) -> int:
     """Of a head that knows fewer tokens than the target, whose logits are then spread into q's own memory."""
     vocabulary = engine.drafter.vocabulary if isinstance(engine.drafter, Drafter) else None
-    if vocabulary is None:
+    if vocabulary is None or engine.draft_top_k is not None:
         return 0
     return 4 * engine.graph_sizes.concurrency * engine.graph_sizes.steps * len(vocabulary.ids)
 

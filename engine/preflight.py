@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dspark.engine.config import EngineConfig
+from dspark.engine.draft_top_k import check_draft_top_k
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.ngram.drafter import NgramDrafter
@@ -32,8 +33,10 @@ def check_models(config: EngineConfig, target: Path, drafter: Path | NgramDrafte
 
     Raises:
         CheckpointError: a model is not supported, or the two do not belong together.
-        UsageError: the policy asks for more than the drafter proposes.
+        UsageError: the policy asks for more than the drafter proposes, or a draft distribution that there is none of is
+            to be cut.
     """
+    check_draft_top_k(config, drafter)
     target_config = ModelConfig.from_folder(target)
     if isinstance(drafter, Path):
         DrafterConfig.from_folder(drafter).check_target(target_config)

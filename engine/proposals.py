@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from dspark.engine.batch import PackedBatch
     from dspark.engine.models.kv_cache import KVCache
-    from dspark.kernels import NoiseKeys
+    from dspark.kernels import NoiseKeys, TopQ
     from dspark.kernels.attention.layout import AttentionLayout
 
 
@@ -28,6 +28,7 @@ class DraftBlock:
     noise: NoiseKeys | None  # positions = starts; None: every row is greedy
     temperature: Tensor  # [R] fp32
     steps: int  # tokens wanted, 1..G; the block is B wide whatever this is
+    top_k: int | None = None  # likeliest tokens that sampled rows are drawn from; None: all
     # [R*B] int64, where they are at hand: the block's tokens and text positions.
     token_ids: Tensor | None = None
     positions: Tensor | None = None
@@ -38,9 +39,15 @@ class DraftOutput:
     """The tokens of one block and what verification and scheduling need to know about them."""
 
     tokens: Tensor  # [R, steps] int64
-    logits: Tensor | None  # [R, steps, V] fp32, what the tokens were drawn from; None: each token was certain
+    logits: Tensor | None  # [R, steps, V] fp32, what the tokens were drawn from; None: `top`, or each was certain
     confidence_logits: Tensor  # [R, steps] fp32, acceptance given that the tokens before were accepted
     hidden: Tensor | None = None  # [R, B, H], after the final norm
+    top: TopQ | None = None  # [R, steps], q itself where it was cut to few tokens
+
+    @property
+    def certain(self) -> bool:
+        """Is there no q: each token is what would have been drafted in any case."""
+        return self.logits is None and self.top is None
 
 
 class DraftModel(Protocol):
@@ -53,6 +60,10 @@ class DraftModel(Protocol):
     @property
     def block_width(self) -> int:
         """Cache rows that a block takes behind its context (B): at most G + 1."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it can propose."""
 
     @property
     def context_limit(self) -> int:

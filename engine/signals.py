@@ -34,6 +34,10 @@ def round_signals(
 
 def _of_draft(draft: DraftOutput, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """Largest probability and margin, [R, n]."""
+    if draft.top is not None:
+        ordered = draft.top.log_probs.exp().sort(dim=-1, descending=True).values
+        first = ordered[..., 0]
+        return first, (first - ordered[..., 1] if draft.top.count > 1 else first)
     if draft.logits is None:
         return torch.ones(draft.tokens.shape), torch.ones(draft.tokens.shape)
     scaled = draft.logits / torch.where(temperature > 0, temperature, 1.0)[:, None, None]
@@ -57,10 +61,13 @@ def _overlap(target_logits: Tensor, draft: DraftOutput, lengths: Tensor, rows: S
             target_logits[part + owner], setting.temperature, setting.top_k, setting.top_p
         ).exp_()  # [n, V]
         shared = p.gather(-1, draft.tokens[owner, place, None])[:, 0]
-        if draft.logits is not None:
-            sampled = setting.temperature > 0
+        sampled = setting.temperature > 0
+        # A greedy row's q is one-hot, whatever its logits are.
+        if draft.top is not None:
+            top = draft.top[owner, place]
+            shared = torch.minimum(p.gather(-1, top.ids.long()), top.log_probs.exp()).sum(dim=-1).where(sampled, shared)
+        elif draft.logits is not None:
             q = torch.softmax(draft.logits[owner, place] / setting.temperature.where(sampled, 1.0)[:, None], dim=-1)
-            # A greedy row's q is one-hot, whatever its logits are.
             shared = torch.minimum(p, q).sum(dim=-1).where(sampled, shared)
         overlap[owner, place] = shared.clamp_(max=1.0)
     return overlap

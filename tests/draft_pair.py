@@ -47,7 +47,7 @@ def context_batch(tables, starts, counts, *, token_ids=None):
     )
 
 
-def draft_block(tables, anchors, starts, *, gamma, steps=None, temperature=None, noise=None):
+def draft_block(tables, anchors, starts, *, gamma, steps=None, temperature=None, noise=None, top_k=None):
     """DraftBlock of one block a request."""
     rows = [cache_rows(table, torch.arange(s, s + gamma)) for table, s in zip(tables, starts, strict=True)]
     return DraftBlock(
@@ -58,6 +58,7 @@ def draft_block(tables, anchors, starts, *, gamma, steps=None, temperature=None,
         noise=noise,
         temperature=torch.zeros(len(anchors)) if temperature is None else temperature,
         steps=steps or gamma,
+        top_k=top_k,
     )
 
 

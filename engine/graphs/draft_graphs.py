@@ -39,9 +39,11 @@ class DraftGraphs:
         """Draft for `num_requests`, of which the longest sees `context` rows; the output is static memory."""
         self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled)()
         output = self._output(num_requests)
-        if not sampled:
-            # Every token was certain, and nobody corrected the logits.
+        if not sampled or output.top is not None:
+            # Every token was certain, and nobody corrected the logits; or the block was only worked out in them.
             output.logits = None
+        if not sampled:
+            output.top = None
         return output
 
     def _graph(self, bucket: int, context: int, sampled: bool) -> Replay:
@@ -90,6 +92,7 @@ class DraftGraphs:
             noise=noise,
             temperature=inputs.temperature,
             steps=memory.sizes.steps,
+            top_k=memory.sizes.draft_top_k,
             token_ids=inputs.token_ids,
             positions=inputs.positions,
         )
@@ -106,9 +109,16 @@ class DraftGraphs:
 
     def _output(self, num_requests: int) -> DraftOutput:
         memory = self._memory
-        assert memory.drafts is not None and memory.draft_logits is not None
+        assert memory.drafts is not None
+        logits, top = memory.draft_logits, memory.draft_top
+        if top is not None:
+            # Between a verification and the target's next step nobody reads the target's logits, which are more.
+            steps = memory.sizes.steps
+            logits = memory.logits[: num_requests * steps].view(num_requests, steps, -1)
+        assert logits is not None, "an engine that drafts keeps q"
         return DraftOutput(
             tokens=memory.drafts[:num_requests],
-            logits=memory.draft_logits[:num_requests],
+            logits=logits[:num_requests],
             confidence_logits=memory.confidence_logits[:num_requests],
+            top=None if top is None else top[:num_requests],
         )

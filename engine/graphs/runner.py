@@ -91,7 +91,7 @@ class GraphRunner(EagerRunner):
         Graphs of greedy blocks keep no logits that tell how sure the drafter was.
         """
         found = super().signals(rows, lengths, draft)
-        if draft.logits is None and self.graphs.drafts is not None:
+        if draft.certain and self.graphs.drafts is not None:
             return {name: values for name, values in found.items() if not name.startswith("draft_")}
         return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dspark.kernels import BatchInputs, ResultField, RoundField, SlotField
+from dspark.kernels import BatchInputs, ResultField, RoundField, SlotField, TopQ
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class GraphSizes:
     vocab_size: int
     max_pages: int  # M, of one request
     keeps_q: bool = True  # False: drafted tokens are certain, and have no logits
+    draft_top_k: int | None = None  # tokens that q is cut to (K); None: it is kept in full
 
     @property
     def max_tokens(self) -> int:
@@ -29,13 +30,20 @@ class GraphSizes:
         """Numbers that the device keeps of a request beside its pages and its drafted tokens."""
         return len(SlotField) + len(RoundField) + len(ResultField) + 1
 
+    @property
+    def q_bytes(self) -> int:
+        """Of one drafted token's q: a logit of every token, or an id and a log-probability of each that is kept."""
+        if not self.keeps_q:
+            return 0
+        return 4 * self.vocab_size if self.draft_top_k is None else 8 * self.draft_top_k
+
     def report(self) -> dict[str, int]:
         """Bytes by name, before anything is allocated."""
         rows = self.concurrency * self.steps
         inputs = 2 * self.concurrency * (4 * self.max_pages + 80) + 24 * (self.max_tokens + rows)
         return {
             "target logits": 4 * self.max_tokens * self.vocab_size,
-            "draft logits (q)": 4 * rows * self.vocab_size if self.keeps_q else 0,
+            "draft logits (q)": rows * self.q_bytes,
             "graph inputs": inputs + 8 * self.concurrency * (self.max_pages + self.row_fields + self.steps),
         }
 
@@ -60,7 +68,10 @@ class StaticMemory:
         self.result = zeros(requests, len(ResultField) + steps)
         self.drafts = self.result[:, len(ResultField) :] if steps else None  # [S, steps]
         self.draft_logits: torch.Tensor | None = None  # [S, steps, V], the q
-        if steps and sizes.keeps_q:
+        self.draft_top: TopQ | None = None  # [S, steps], the q where it is cut to few tokens
+        if steps and sizes.draft_top_k is not None:
+            self.draft_top = TopQ.uniform(requests, steps, count=sizes.draft_top_k, device=device)
+        elif steps and sizes.keeps_q:
             self.draft_logits = zeros(requests, steps, sizes.vocab_size, dtype=torch.float32)
         if steps:
             draft_tokens = requests * sizes.block_width

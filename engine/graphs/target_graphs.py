@@ -118,7 +118,8 @@ class VerificationGraphs:
     def _run(self, bucket: int, sampling: Sampling) -> None:
         memory, steps = self._memory, self._memory.sizes.steps
         inputs = memory.target_inputs.prefix(bucket, 0)
-        q = None if sampling is Sampling.GREEDY else memory.draft_logits
+        # Greedy rows have a one-hot q.
+        q, top = (None, None) if sampling is Sampling.GREEDY else (memory.draft_logits, memory.draft_top)
         verdict = verify(
             memory.logits,
             query_starts=inputs.query_starts,
@@ -137,6 +138,7 @@ class VerificationGraphs:
             generations=inputs.generations,
             acceptance=self._acceptance,
             max_length=steps,
+            draft_top=None if top is None else top[:bucket],
         )
         commit_round(
             memory.state,

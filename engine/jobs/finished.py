@@ -70,6 +70,7 @@ def known_settings(config: EngineConfig, target: Path, drafter: Path | NgramDraf
         "drafter": drafter_print,
         "policy": policy,
         "acceptance": config.acceptance,
+        "draft_top_k": config.draft_top_k,
         "seed": config.seed,
     }
     # "auto" is decided by the device, which takes torch to know.

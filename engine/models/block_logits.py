@@ -10,7 +10,7 @@ from torch import Tensor
 from dspark.engine.models.draft_vocabulary import DraftVocabulary
 from dspark.engine.models.markov_head import MarkovHead
 from dspark.engine.proposals import DraftBlock
-from dspark.kernels import markov_step
+from dspark.kernels import TopQ, draw_from_top, markov_step
 
 
 @dataclass(slots=True)
@@ -21,12 +21,25 @@ class BlockLogits:
     q: Tensor | None  # [R, steps, V] fp32, -inf where no row leads; None: nobody reads it
     vocabulary: DraftVocabulary | None
     kept: bool  # does anybody read the corrected logits
+    top: TopQ | None = None  # [R, steps], q if it has few tokens
 
     @classmethod
     def of(
-        cls, rows: Tensor, *, vocabulary: DraftVocabulary | None, memory: Tensor | None, wanted: bool, kept: bool
+        cls,
+        rows: Tensor,
+        *,
+        vocabulary: DraftVocabulary | None,
+        memory: Tensor | None,
+        wanted: bool,
+        kept: bool,
+        top: TopQ | None = None,
     ) -> BlockLogits:
-        """memory [R, steps, V]: where q goes, if the caller brings it; wanted: whether anybody reads q."""
+        """memory [R, steps, V]: where q goes, if the caller brings it; wanted: whether anybody reads q.
+
+        top [R, steps]: where a q of few tokens goes, in place of one over all.
+        """
+        if top is not None:
+            return cls(rows, None, vocabulary, kept=True, top=top)
         if vocabulary is None:
             return cls(rows, rows, None, kept)
         if not wanted:
@@ -40,17 +53,27 @@ class BlockLogits:
         """Tokens [R] of position `step`, behind `previous` [R]; embedding [R, r]: what W2 multiplies."""
         # The anchor sits at `starts`, so the first drafted token belongs to the position behind it.
         noise = None if block.noise is None else block.noise.at(step + 1)
-        reduced = self.vocabulary is not None
+        # What is drawn from is not these rows, but made of them.
+        apart = self.vocabulary is not None or self.top is not None
         chosen = markov_step(
             self.rows[:, step],
             None if markov is None else markov.w1,
             None if markov is None else markov.w2,
             previous,
-            noise=None if reduced else noise,
+            noise=None if apart else noise,
             temperature=block.temperature,
             embedding=embedding,
             keep_logits=self.kept,
         )
+        if self.top is not None:
+            assert noise is not None, "greedy blocks are not drawn"
+            return draw_from_top(
+                self.rows[:, step],
+                noise=noise,
+                temperature=block.temperature,
+                out=self.top[:, step],
+                ids=None if self.vocabulary is None else self.vocabulary.ids,
+            )
         if self.vocabulary is None:
             return chosen
         if self.q is not None:

@@ -27,7 +27,7 @@ from dspark.engine.models.tensor_shapes import unused_tensors
 from dspark.engine.models.weights import Checkpoint
 from dspark.engine.models.window_layout import window_layout
 from dspark.engine.proposals import DraftBlock, DraftOutput
-from dspark.kernels import confidence_logits, headless_confidence_logits, write_main_cache
+from dspark.kernels import TopQ, confidence_logits, headless_confidence_logits, write_main_cache
 
 
 class Drafter:
@@ -88,6 +88,11 @@ class Drafter:
         return self.config.block_width
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens that it can propose."""
+        return self.config.backbone.vocab_size if self.vocabulary is None else len(self.vocabulary.ids)
+
+    @property
     def mask_token_id(self) -> int:
         """Token of the block's slots behind the anchor."""
         return self.config.mask_token_id
@@ -130,16 +135,23 @@ class Drafter:
         """Propose `block.steps` tokens a request; the block's own K and V go to `block.cache_rows`.
 
         out: memory for tokens, logits and confidence logits. Its logits hold q then only if some row may be sampled.
-        q is over the target's ids, -inf for those that the drafter does not know.
+        q is over the target's ids, -inf for those that the drafter does not know. With `block.top_k`, blocks that may
+        be sampled are drawn from `top` and have no other q: logits of `out` are then memory to work in.
         """
         hidden = self._block_hidden(block, cache)  # [R, B, H]
         num_requests, _, hidden_size = hidden.shape
         drafted = hidden[:, self._first_slot : self._first_slot + block.steps]
+        num_rows = num_requests * block.steps
         memory = None if out is None else out.logits
-        rows = self.head(
-            drafted.reshape(-1, hidden_size),
-            memory.flatten(0, 1) if memory is not None and self.vocabulary is None else None,
-        )
+        top = None
+        if block.top_k is not None and block.noise is not None:
+            shape = (num_requests, block.steps)
+            top = TopQ.uniform(*shape, count=block.top_k, device=self.device) if out is None else out.top
+            assert top is not None, "memory for a block comes with memory for its q"
+        room = None
+        if memory is not None and (self.vocabulary is None or block.top_k is not None):
+            room = memory.view(-1)[: num_rows * self.vocab_size].view(num_rows, -1)
+        rows = self.head(drafted.reshape(num_rows, hidden_size), room)
         # Greedy rows have a one-hot q, so only a confidence that is read off the logits needs them corrected.
         wanted = out is None or block.noise is not None
         logits = BlockLogits.of(
@@ -148,11 +160,12 @@ class Drafter:
             memory=memory,
             wanted=wanted,
             kept=wanted or self.confidence is None,
+            top=top,
         )
         tokens = self._walk(block, hidden, logits)
         if out is None:
             confidence = torch.empty(num_requests, block.steps, dtype=torch.float32, device=self.device)
-            out = DraftOutput(tokens=tokens, logits=logits.q, confidence_logits=confidence)
+            out = DraftOutput(tokens=tokens, logits=logits.q, confidence_logits=confidence, top=top)
         else:
             out.tokens.copy_(tokens)
         out.hidden = hidden

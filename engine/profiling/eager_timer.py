@@ -14,6 +14,7 @@ from dspark.engine.profiling.plan import token_ladder
 from dspark.engine.profiling.stopwatch import Timed, timed
 from dspark.engine.profiling.timer import Sample
 from dspark.engine.proposals import DraftOutput
+from dspark.kernels import TopQ
 
 if TYPE_CHECKING:
     from dspark.engine.batch import PackedBatch
@@ -42,10 +43,12 @@ class EagerTimer:
         self._draft = None
         if self._steps:
             shape, generator = (engine.concurrency, self._steps), self._requests.generator
+            top_k = engine.draft_top_k
             self._draft = DraftOutput(
                 tokens=torch.randint(vocab_size, shape, generator=generator, device=self._device),
-                logits=None if engine.drafter is None else self._requests.noise(*shape, vocab_size),
+                logits=None if engine.drafter is None or top_k else self._requests.noise(*shape, vocab_size),
                 confidence_logits=torch.zeros(shape, device=self._device),
+                top=TopQ.uniform(*shape, count=top_k, device=self._device) if top_k else None,
             )
 
     def longest_context(self, num_requests: int) -> int:
@@ -89,7 +92,8 @@ class EagerTimer:
         # Prefixes of what was made up for the largest batch.
         n = len(rows)
         logits = None if draft.logits is None else draft.logits[:n]
-        block = DraftOutput(draft.tokens[:n], logits, draft.confidence_logits[:n])
+        top = None if draft.top is None else draft.top[:n]
+        block = DraftOutput(draft.tokens[:n], logits, draft.confidence_logits[:n], top=top)
         self._runner.verify(rows, order, block).result.wait()
 
 
@@ -99,6 +103,7 @@ class _WatchedEngine:
     def __init__(self, engine: Engine) -> None:
         self.device = engine.device
         self.config = engine.config
+        self.draft_top_k = engine.draft_top_k
         self.stop_id_tensor = engine.stop_id_tensor
         self.drafter = engine.drafter
         self.draft_cache = engine.draft_cache

@@ -118,7 +118,7 @@ def _plain(
     config: EngineConfig, settings: SelftestSettings, prompts: list[list[int]], *, step: int
 ) -> tuple[list[list[int]], float, Check]:
     """Texts of plain decoding, the noise of the target's logits, and what the target says of these texts."""
-    engine = Engine(replace(config, policy="none", profile=None, calibration=None))
+    engine = Engine(replace(config, policy="none", draft_top_k=None, profile=None, calibration=None))
     plain = PlainForward(engine)
     texts = greedy_texts(engine, prompts, settings.text_tokens)
     noise = logit_noise(plain, prompts[:_NOISE_TEXTS], texts[:_NOISE_TEXTS], step=step)

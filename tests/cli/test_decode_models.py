@@ -86,6 +86,51 @@ def test_coupled_samples_are_those_of_plain_decoding():
     assert not any(row["token_ids"][:MAX_TOKENS] == ids for row, ids in zip(drafted, greedy, strict=True))
 
 
+def test_drafting_from_few_tokens(capsys):
+    rows = [{**row, "temperature": index / 2, "seed": index} for index, row in enumerate(greedy_rows())]
+    plain = decode(rows, "--policy", "none", "--acceptance", "coupled")
+    few = ["--draft-top-k", "2", "--acceptance", "coupled"]
+    drafted = decode(rows, *few)
+    assert [row["token_ids"] for row in drafted] == [row["token_ids"] for row in plain]
+    assert sum(row["spec"]["accepted"] for row in drafted)
+    assert json.loads(Path("dspark-out/decode.metrics.json").read_text())["run"]["engine"]["draft_top_k"] == 2
+    models = ["--target", str(PAIR / "target"), "--drafter", str(PAIR / "draft"), *CPU]
+    assert main(["decode", "-i", "in.jsonl", *models, *few, "--resume"]) == 0
+    capsys.readouterr()
+    for other, now in (([], "null"), (["--draft-top-k", "3"], "3")):
+        assert main(["decode", "-i", "in.jsonl", *models, *few[2:], *other, "--resume"]) == 2
+        assert f"engine.draft_top_k (2 then, {now} now)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["decode", "-i", "in.jsonl"], ["calibrate"], ["selftest"]], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("0", "--draft-top-k is 0\n  Give a whole number of at least 1."),
+        ("-3", "--draft-top-k is -3\n  Give a whole number of at least 1."),
+        ("many", "--draft-top-k"),
+    ],
+    ids=["zero", "negative", "word"],
+)
+def test_a_count_of_drafted_from_tokens_that_is_none(capsys, command, value, sentence):
+    Path("in.jsonl").write_text('{"prompt_token_ids": [1]}\n')
+    assert main([*command, "--draft-top-k", value]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [(["--drafter", "none"], "nothing is drafted"), (["--drafter", "ngram"], "n-gram drafts are looked up")],
+    ids=["no-drafter", "ngram"],
+)
+def test_no_distribution_to_cut(capsys, flags, sentence):
+    Path("in.jsonl").write_text('{"prompt_token_ids": [1]}\n')
+    models = ["--target", str(PAIR / "target"), *CPU, *flags]
+    assert main(["decode", "-i", "in.jsonl", *models, "--draft-top-k", "4"]) == 2
+    assert f"--draft-top-k is 4, and {sentence}" in capsys.readouterr().err
+
+
 def test_a_stop_in_a_row_without_a_tokenizer_is_an_error_row_with_a_remedy():
     rows = decode([{"prompt_token_ids": [1, 2], "stop": "x"}], exit_code=3)
     assert rows[0]["error"] == "line 1: stop strings need a tokenizer, and there is none. Leave `stop` out."

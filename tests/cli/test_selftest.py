@@ -144,6 +144,11 @@ def test_a_text_that_goes_on_behind_its_stop_token_is_found(capsys, monkeypatch)
     assert "goes on behind a stop token" in finding(document, "ends of texts")
 
 
+def test_drafts_from_few_tokens_pass(capsys):
+    document, _ = selftest(capsys, *pair("dspark_rnn"), *ONE_POLICY, "--draft-top-k", "2", expected=0)
+    assert document["passed"]
+
+
 def test_decode_offers_the_same_test(capsys):
     assert main(["decode", "--selftest", *pair("dspark_rnn"), "--policy", "fixed:3", "--json"]) == 0
     captured = capsys.readouterr()

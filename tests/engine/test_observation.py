@@ -18,7 +18,7 @@ from dspark.engine import Request, SamplingParams
 from dspark.engine.observation import ObservedRound
 from dspark.engine.proposals import DraftOutput
 from dspark.engine.signals import round_signals
-from dspark.kernels import SamplingRows
+from dspark.kernels import SamplingRows, TopQ
 
 __all__ = ["graph_device"]
 
@@ -100,17 +100,33 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("certain", [False, True], ids=["drawn drafts", "certain drafts"])
+def top_of(q: np.ndarray, count: int) -> TopQ:
+    """q [R, n, V], of `count` tokens each."""
+    ids = np.sort(np.argsort(-q, axis=-1, kind="stable")[..., :count], axis=-1)
+    log_probs = np.log(np.take_along_axis(q, ids, axis=-1))
+    return TopQ(torch.from_numpy(ids.astype(np.int32)), torch.from_numpy(log_probs.astype(np.float32)))
+
+
+@pytest.mark.parametrize("kept", [None, 4, 1, 0], ids=["drawn drafts", "from four", "from one", "certain drafts"])
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
-def test_signals_follow_their_definitions(setting: dict[str, Any], certain: bool) -> None:
+def test_signals_follow_their_definitions(setting: dict[str, Any], kept: int | None) -> None:
+    """kept: tokens that q is cut to; 0: none is drawn."""
+    certain = kept == 0
     generator = torch.Generator().manual_seed(1)
     vocab, lengths = 11, torch.tensor([3, 0, 2])
     target_logits = 2 * torch.randn(int((1 + lengths).sum()), vocab, generator=generator)
     draft_logits = 2 * torch.randn(3, 3, vocab, generator=generator)
     tokens = draft_logits.argmax(dim=-1)
     tokens[0, 0] = target_logits[0].argmax()
-    draft = DraftOutput(tokens, None if certain else draft_logits, torch.zeros(3, 3))
     temperature = setting.get("temperature", 0.0)
+    options = {"temperature": temperature or 1.0, "top_k": kept or 0}
+    drawn_from = np.array([[target_probs(row, **options) for row in block] for block in draft_logits.numpy()])
+    draft = DraftOutput(
+        tokens,
+        None if kept is not None else draft_logits,
+        torch.zeros(3, 3),
+        top=top_of(drawn_from, kept) if kept else None,
+    )
     rows = SamplingRows.of(
         [temperature] * 3, top_k=[setting.get("top_k", 0)] * 3, top_p=[setting.get("top_p", 1.0)] * 3, seeds=[0] * 3
     )
@@ -119,7 +135,7 @@ def test_signals_follow_their_definitions(setting: dict[str, Any], certain: bool
     for request in range(3):
         for k in range(3):
             one_hot = np.eye(vocab)[int(tokens[request, k])]
-            soft = target_probs(draft_logits[request, k].numpy(), temperature=temperature or 1.0)
+            soft = drawn_from[request, k]
             top = np.sort(one_hot if certain else soft)[::-1]
             assert signals["draft_max_probability"][request, k] == pytest.approx(top[0], abs=1e-6)
             assert signals["draft_margin"][request, k] == pytest.approx(top[0] - top[1], abs=1e-6)
@@ -137,10 +153,11 @@ def test_coupled_draws_have_no_oracle() -> None:
     assert all(set(r.signals) == {"draft_max_probability", "draft_margin"} for r in rounds if r.drafted.any())
 
 
-def test_the_oracle_is_the_mean_acceptance() -> None:
+@pytest.mark.parametrize("top_k", [None, 4], ids=["from all", "from four"])
+def test_the_oracle_is_the_mean_acceptance(top_k: int | None) -> None:
     """Over many sampled rounds, what is accepted averages to what the two distributions share."""
     asked = [Request(i, [3 + i % 200, 7], SamplingParams(max_tokens=40, temperature=1.0)) for i in range(64)]
-    rounds, _ = observe(make_engine(), asked)
+    rounds, _ = observe(make_engine(draft_top_k=top_k), asked)
     oracle = np.concatenate([r.signals["oracle_acceptance"] for r in rounds if r.signals])
     observed = np.concatenate([r.observed for r in rounds if r.signals])[:, None]
     accepted = np.concatenate([r.accepted for r in rounds if r.signals])[:, None]

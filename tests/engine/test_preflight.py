@@ -11,6 +11,7 @@ from refusals import assert_reads_well
 
 from dspark.engine.config import EngineConfig
 from dspark.engine.errors import CheckpointError, UsageError
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.preflight import check_device, check_models
 
 PAIR = FIXTURES / "dspark_rnn"
@@ -29,6 +30,17 @@ def test_a_draft_length_past_the_block_is_refused(weightless):
     check_models(EngineConfig(policy="fixed:7"), weightless / "target", weightless / "draft")
     with pytest.raises(UsageError, match="asks for 8 draft tokens, but this drafter proposes 7") as refused:
         check_models(EngineConfig(policy="fixed:8"), weightless / "target", weightless / "draft")
+    assert_reads_well(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "why"),
+    [(None, "nothing is drafted"), (NgramDrafter(), "n-gram drafts are looked up")],
+    ids=["no-drafter", "ngram"],
+)
+def test_a_cut_of_no_distribution_is_refused(weightless, drafter, why):
+    with pytest.raises(UsageError, match=f"draft_top_k is 4, and {why}") as refused:
+        check_models(EngineConfig(draft_top_k=4), weightless / "target", drafter)
     assert_reads_well(refused.value)
 
 

@@ -11,6 +11,7 @@ from graph_engine import graph_device, make_pair_engine
 
 from dspark.engine import Completion, Engine, Request, SamplingParams
 from dspark.engine.errors import EngineError
+from dspark.engine.graphs.static_memory import GraphSizes
 
 __all__ = ["graph_device"]
 
@@ -71,10 +72,34 @@ def test_sampled(graph_device: str, name: str, acceptance: str, truncated: bool)
     assert [c.counts for c in mine] == [c.counts for c in eager]
 
 
-def test_greedy_and_sampled_rows_together(graph_device: str) -> None:
+@pytest.mark.parametrize("acceptance", ["rejection", "coupled"])
+@pytest.mark.parametrize("name", ["dspark_rnn", "spec_dspark_d2t", "zlab_dflash"])
+def test_sampled_drafts_from_few_tokens(graph_device: str, name: str, acceptance: str) -> None:
+    config = {"concurrency": 6, "acceptance": acceptance, "draft_top_k": 5}
+    pair = [make_pair_engine(name, graph_device, graphs=graphs, **config) for graphs in (True, False)]
+    mine, eager = (run(engine, temperature=0.8) for engine in pair)
+    assert [c.token_ids for c in mine] == [c.token_ids for c in eager]
+    assert [c.counts for c in mine] == [c.counts for c in eager]
+    assert sum(c.counts.accepted for c in mine)
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("name", ["dspark_rnn", "spec_dspark_d2t"])
+def test_greedy_text_does_not_depend_on_what_is_drafted_from(graph_device: str, name: str, graphs: bool) -> None:
+    results = []
+    for top_k in (3, None):
+        engine = make_pair_engine(name, graph_device, graphs=graphs, concurrency=5, draft_top_k=top_k)
+        results.append(run(engine))
+    assert [c.token_ids for c in results[0]] == reference(name)
+    assert [c.counts for c in results[0]] == [c.counts for c in results[1]]
+
+
+@pytest.mark.parametrize("top_k", [None, 3], ids=["from all", "from three"])
+def test_greedy_and_sampled_rows_together(graph_device: str, top_k: int | None) -> None:
     results = []
     for graphs in (True, False):
-        engine = make_pair_engine("dspark_vanilla", graph_device, graphs=graphs, concurrency=5)
+        config = {"concurrency": 5, "draft_top_k": top_k}
+        engine = make_pair_engine("dspark_vanilla", graph_device, graphs=graphs, **config)
         rows = [
             Request(i, prompt, SamplingParams(max_tokens=30, temperature=(0.0, 0.7, 1.3)[i % 3], top_k=i % 2 * 30))
             for i, prompt in enumerate(prompts())
@@ -129,6 +154,28 @@ def test_memory_report(graph_device: str) -> None:
     assert report["target logits"] == 4 * 8 * 256 * 4
     assert report["draft logits (q)"] == 4 * 7 * 256 * 4
     assert all(size >= 0 for size in report.values())
+
+
+def test_memory_of_drafts_from_few_tokens(graph_device: str) -> None:
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=True, concurrency=4, draft_top_k=16)
+    assert engine.graphs is not None
+    memory = engine.graphs.memory
+    run(engine, temperature=0.8)
+    assert engine.memory_report()["draft logits (q)"] == 4 * 7 * 16 * (4 + 4)
+    assert memory.draft_top is not None and memory.draft_top.ids.shape == (4, 7, 16)
+    # Nowhere is a number kept for every token of every draft, but where the target's logits are.
+    tensors = [value for value in vars(memory).values() if isinstance(value, torch.Tensor)]
+    assert [tensor is memory.logits for tensor in tensors if tensor.numel() >= 4 * 7 * 256] == [True]
+
+
+@pytest.mark.parametrize(
+    ("top_k", "expected"), [(None, 256 * 7 * 49152 * 4), (16, 256 * 7 * 16 * 8)], ids=["from all", "from sixteen"]
+)
+def test_memory_of_q(top_k: int | None, expected: int) -> None:
+    sizes = GraphSizes(
+        concurrency=256, steps=7, block_width=7, vocab_size=49152, max_pages=64, keeps_q=True, draft_top_k=top_k
+    )
+    assert sizes.report()["draft logits (q)"] == expected
 
 
 @pytest.mark.gpu

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.gpu
 CONCURRENCY, STEPS, LONGEST = 40, 7, 300
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    engine = make_pair_engine("dspark_rnn", "cuda", graphs=True, concurrency=CONCURRENCY)
+@pytest.fixture(scope="module", params=[None, 5], ids=["from all", "from five"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Drafts are drawn from all tokens, or from few."""
+    config = {"concurrency": CONCURRENCY, "draft_top_k": request.param}
+    engine = make_pair_engine("dspark_rnn", "cuda", graphs=True, **config)
     fill_caches(engine)
     return engine
 
@@ -49,7 +51,8 @@ def same_twice(
     """
     assert engine.graphs is not None and engine.draft_cache is not None
     memory = engine.graphs.memory
-    outputs = [memory.logits, memory.result[:num_requests], memory.draft_logits, memory.confidence_logits, memory.state]
+    q = [memory.draft_logits] if memory.draft_top is None else [memory.draft_top.ids, memory.draft_top.log_probs]
+    outputs = [memory.logits, memory.result[:num_requests], *q, memory.confidence_logits, memory.state]
     # Padding tokens all write the padding page, in no order.
     rows = slice(engine.page_size, None)
     for cache in (engine.target_cache, engine.draft_cache):

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dense_drafter import DenseDrafter
 from draft_pair import PAGE_SIZE, context_batch, copy_drafter, draft_block
 from safetensors.torch import load_file
+from sampling_oracle import target_probs
 from speculators_folders import GAMMA, HIDDEN, SHUFFLED, SOME, SOURCE, VARIANTS, VOCAB, write_drafter
 
 from dspark.engine.models.drafter import Drafter
@@ -107,6 +109,34 @@ def test_sampled_tokens_are_drawn_with_the_noise_of_their_target_ids(
         assert torch.equal(out.tokens[:, step], scores.argmax(-1))
     assert torch.equal(out.tokens[0], draft(drafter, given).tokens[0])
     assert torch.isin(out.tokens, ids).all()
+
+
+@pytest.mark.parametrize("ids", [None, SOME, SHUFFLED], ids=["whole", "ordered", "unordered"])
+def test_drafts_from_few_tokens_know_them_by_their_target_ids(
+    tmp_path: Path, target: Target, ids: torch.Tensor | None
+) -> None:
+    drafter = Drafter.load(write_drafter(tmp_path, ids=ids), target=target, device=CPU, dtype="float32")
+    temperature = torch.tensor([0.0, 0.7, 4.0])
+    keys = NoiseKeys(
+        seeds=torch.tensor([5, 6, 7]),
+        positions=torch.tensor(STARTS),
+        generations=torch.tensor([1, 2, 3]),
+        purpose=DRAFT,
+    )
+    given = features()
+    whole = draft(drafter, given, noise=keys, temperature=temperature)
+    out = draft(drafter, given, noise=keys, temperature=temperature, top_k=5)
+    assert out.logits is None and out.top is not None
+    for row, logits in enumerate(whole.logits[:, 0].numpy()):
+        q = target_probs(logits, temperature=float(temperature[row]) or 1.0, top_k=5)
+        assert out.top.ids[row, 0].tolist() == np.flatnonzero(q).tolist()
+        close(out.top.log_probs[row, 0].exp(), torch.from_numpy(q[q > 0]).float())
+    for step in range(GAMMA):
+        top = out.top[:, step]
+        noise = gumbel(keys.at(step + 1), VOCAB).gather(1, top.ids.long())
+        best = (top.log_probs + torch.where(temperature[:, None] > 0, noise, 0.0)).argmax(-1, keepdim=True)
+        assert torch.equal(out.tokens[:, step], top.ids.long().gather(1, best)[:, 0])
+    assert torch.equal(out.tokens[0], draft(drafter, given).tokens[0])
 
 
 def test_among_equal_logits_the_lowest_target_id_is_drafted(tmp_path: Path, target: Target) -> None:
