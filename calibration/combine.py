@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +134,7 @@ def _joined(columns: Sequence[Categories]) -> Categories:
 
 def _common_provenance(parts: Sequence[Traces], names: Sequence[str]) -> Provenance:
     """What the parts that recorded it agree on."""
-    common: dict[str, str | None] = {}
+    common: dict[str, Any] = {}
     for column in fields(Provenance):
         recorded = {getattr(part.provenance, column.name): name for part, name in zip(parts, names, strict=True)}
         recorded.pop(None, None)

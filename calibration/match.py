@@ -40,12 +40,24 @@ def check_calibration(calibration: Calibration, present: Provenance, *, gamma: i
     return warnings
 
 
-def check_sampling(calibration: Calibration, wanted: SamplingSettings) -> list[str]:
-    """A warning if the calibration was not made with such sampling."""
-    if any(made.same_as(wanted) for made in calibration.sampling):
-        return []
-    made_with = "; ".join(map(str, calibration.sampling)) or "settings that were not recorded"
-    return [f"Sampling with {wanted}, but the calibration was made with {made_with}."]
+def check_sampling(calibration: Calibration, wanted: SamplingSettings, *, draft_top_k: int | None = None) -> list[str]:
+    """Warnings if the calibration was not made with such sampling, or with drafts from so many tokens (None: all)."""
+    warnings = []
+    if not any(made.same_as(wanted) for made in calibration.sampling):
+        made_with = "; ".join(map(str, calibration.sampling)) or "settings that were not recorded"
+        warnings.append(f"Sampling with {wanted}, but the calibration was made with {made_with}.")
+    recorded = calibration.provenance.draft_top_k
+    # Greedy drafts are the likeliest token, whatever the others are.
+    if wanted.temperature != 0 and recorded not in (None, draft_top_k or 0):
+        warnings.append(
+            f"Drafts are drawn from {_tokens(draft_top_k)}, but the calibration was made with drafts from "
+            f"{_tokens(recorded)}."
+        )
+    return warnings
+
+
+def _tokens(top_k: int | None) -> str:
+    return f"the {top_k} likeliest tokens" if top_k else "all tokens"
 
 
 def _check_model(

@@ -26,6 +26,7 @@ class Provenance:
     acceptance: str | None = None
     target_fingerprint: str | None = None
     drafter_fingerprint: str | None = None
+    draft_top_k: int | None = None  # likeliest tokens that sampled drafts were drawn from; 0: all
 
 
 NOT_RECORDED = Provenance()

@@ -109,6 +109,7 @@ def calibrate(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     acceptance: options.Acceptance = "rejection",
+    draft_top_k: options.DraftTopK = None,
     concurrency: options.Concurrency = None,
     max_tokens: options.MaxTokens = 256,
     temperature: options.Temperature = 0.0,
@@ -124,7 +125,8 @@ def calibrate(
     """Calibrate the drafter's confidence: one temperature a draft position.
 
     Decodes prompts with every drafted token verified, and fits on some requests what it then measures on the others.
-    A calibration holds for one way of sampling: give the --temperature, --top-p and --top-k that you will decode with.
+    A calibration holds for one way of sampling: give the --temperature, --top-p, --top-k and --draft-top-k that you
+    will decode with.
     Writes traces.parquet (unless --traces) and calibration.json into the work directory; both are replaced.
 
     Exit codes: 0 done, 1 failure, 2 usage, 3 done but some rows could not be decoded, 130 interrupted.
@@ -160,6 +162,7 @@ def calibrate(
             device=device,
             dtype=dtype,
             acceptance=acceptance,
+            draft_top_k=draft_top_k,
             concurrency=concurrency,
             seed=seed,
         )

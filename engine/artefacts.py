@@ -87,7 +87,7 @@ def confidence_temperatures(engine: Engine) -> np.ndarray:
 
 
 def sampling_notes(config: EngineConfig, sampling: SamplingParams) -> list[str]:
-    """A sentence if the configuration's calibration was not made with such sampling.
+    """Sentences if the configuration's calibration was not made with such sampling.
 
     Raises:
         CalibrationError: the calibration cannot be read.
@@ -95,7 +95,7 @@ def sampling_notes(config: EngineConfig, sampling: SamplingParams) -> list[str]:
     if config.calibration is None:
         return []
     wanted = SamplingSettings(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
-    return check_sampling(_loaded(config.calibration), wanted)
+    return check_sampling(_loaded(config.calibration), wanted, draft_top_k=config.draft_top_k)
 
 
 def _loaded(calibration: Calibration | str) -> Calibration:

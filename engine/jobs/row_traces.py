@@ -81,5 +81,6 @@ class RowTraces:
                 acceptance=engine["acceptance"],
                 target_fingerprint=engine["target"],
                 drafter_fingerprint=engine["drafter"],
+                draft_top_k=engine.get("draft_top_k", 0),
             ),
         )

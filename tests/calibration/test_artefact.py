@@ -233,6 +233,27 @@ def test_other_sampling_and_unrecorded_models_warn(made: Calibration) -> None:
     assert "made with settings that were not recorded" in warning
 
 
+@pytest.mark.parametrize(
+    ("recorded", "present", "told"),
+    [
+        (0, None, None),
+        (16, 16, None),
+        (None, 16, None),
+        (16, None, "from all tokens, but the calibration was made with drafts from the 16 likeliest tokens"),
+        (0, 16, "from the 16 likeliest tokens, but the calibration was made with drafts from all tokens"),
+    ],
+    ids=["all", "sixteen", "unrecorded", "now-all", "now-sixteen"],
+)
+def test_drafts_from_other_tokens_warn_where_they_are_sampled(
+    made: Calibration, recorded: int | None, present: int | None, told: str | None
+) -> None:
+    cut = replace(made, provenance=replace(WHO, draft_top_k=recorded), sampling=(SamplingSettings(1.0, 0, 0.9),))
+    warnings = check_sampling(cut, SamplingSettings(1.0, 0, 0.9), draft_top_k=present)
+    assert told in warnings[0] if told else not warnings, warnings
+    greedy = replace(cut, sampling=(SamplingSettings(0.0, 0, 1.0),))
+    assert check_sampling(greedy, SamplingSettings(0.0, 0, 1.0), draft_top_k=present) == []
+
+
 def test_greedy_is_greedy_under_every_truncation(made: Calibration) -> None:
     greedy = replace(made, sampling=(SamplingSettings(0.0, 0, 1.0),))
     assert check_sampling(greedy, SamplingSettings(0.0, 40, 0.5)) == []

@@ -242,8 +242,9 @@ def pair(here):
     return ["--target", str(target), "--drafter", str(FIXTURES / "dspark_rnn" / "draft"), "--device", "cpu"]
 
 
-def test_prompts_of_a_tiny_pair_from_end_to_end(pair, capsys):
-    arguments = ["-i", "in.jsonl", "--max-tokens", "40", "--ignore-eos", "--temperature", "1", "--json"]
+@pytest.mark.parametrize(("flags", "drafted_from"), [([], 0), (["--draft-top-k", "4"], 4)], ids=["all", "four"])
+def test_prompts_of_a_tiny_pair_from_end_to_end(pair, capsys, flags, drafted_from):
+    arguments = ["-i", "in.jsonl", "--max-tokens", "40", "--ignore-eos", "--temperature", "1", "--json", *flags]
     assert main(["calibrate", *pair, *arguments]) == 0
     captured = capsys.readouterr()
     traces = read_traces([Path("dspark-out/traces.parquet")])
@@ -259,6 +260,7 @@ def test_prompts_of_a_tiny_pair_from_end_to_end(pair, capsys):
     np.testing.assert_array_equal(traces.verified, np.minimum(7, room - 1))
     assert made.sampling[0].temperature == 1.0
     assert made.provenance.target == pair[1]
+    assert made.provenance.draft_top_k == drafted_from
     assert strict(captured.out)["traces"] == ["dspark-out/traces.parquet"]
     assert f"drafter {pair[3]}" in captured.err
     # The same rounds, read again, give the same calibration.

@@ -60,7 +60,7 @@ def test_every_round_of_every_row_is_one_row_of_the_traces(tmp_path: Path) -> No
     assert sorted(counted) == [0, 1, 4, 5]
     np.testing.assert_array_equal(traces.request, np.repeat(list(counted), list(counted.values())))
     np.testing.assert_array_equal(traces.round, np.concatenate([np.arange(n) for n in counted.values()]))
-    assert traces.provenance == Provenance("big", "small", "rejection", "fake", "d1")
+    assert traces.provenance == Provenance("big", "small", "rejection", "fake", "d1", draft_top_k=0)
     assert traces.policy.names == ("fixed:3",)
     mine = traces.select(traces.request == 1)
     assert mine.confidence_logits.tolist() == [[4, j, 1] for j in range(4)]
