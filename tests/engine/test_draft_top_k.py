@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from fixture_engine import VOCAB, make_engine, requests, texts
+from graph_engine import make_pair_engine
 from refusals import assert_reads_well
 
 from dspark.engine.errors import UsageError
+from dspark.engine.profiling.eager_timer import EagerTimer
+from dspark.engine.profiling.graph_timer import GraphTimer
 
 SAMPLED = {"temperature": 0.9}
 # What the reduced draft vocabulary of the fixture holds.
@@ -32,6 +35,16 @@ def test_fewer_tokens_draft_other_texts() -> None:
 
 def test_it_is_part_of_what_decides_the_text_where_it_is_set() -> None:
     assert make_engine(draft_top_k=3).fingerprint() == make_engine().fingerprint() | {"draft_top_k": 3}
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
+def test_its_rounds_can_be_profiled(graphs: bool) -> None:
+    engine = make_pair_engine("dspark_rnn", "cpu", graphs=graphs, concurrency=4, draft_top_k=5)
+    options = {"max_batch_tokens": 32, "seed": 0}
+    timer = EagerTimer(engine, **options) if engine.graphs is None else GraphTimer(engine, engine.graphs, **options)
+    for sampled in (False, True):
+        assert timer.measure_verification(16, num_requests=4, context_tokens=20, sampled=sampled).bucket == 4
+    assert timer.measure_draft(4, context_tokens=20).bucket == 4
 
 
 @pytest.mark.parametrize(
