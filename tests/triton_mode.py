@@ -7,6 +7,7 @@ Triton decides while it is imported (transformers imports it too), so a session 
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
@@ -17,6 +18,11 @@ def interprets() -> bool:
     import triton
 
     return bool(triton.knobs.runtime.interpret)
+
+
+def compiles_only() -> bool:
+    """Whether kernels are compiled and not run (`-p compile_only`), so that tensors may lie anywhere."""
+    return "compile_only" in sys.modules
 
 
 def mend_interpreter() -> None:
