@@ -11,18 +11,26 @@ do the step's products at the matrix rate, whichever is longer. A section that f
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from gpu_breakdown import kernels, peers
+from gpu_engines import (
+    Result,
+    floor_of,
+    gpu_ms,
+    make_engine,
+    release,
+    staged,
+    step_bytes_and_flops,
+    wall_ms_a_round,
+)
 from gpu_timing import MachineRates, measure_machine
 from rich.console import Console
 from rich.table import Table
@@ -31,77 +39,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from staged_batch import StagedBatch, fill_caches
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
-from dspark.engine.models.model_config import ModelConfig
 
-PROMPT_TOKENS, NEW_TOKENS = 64, 256
-PROMPT = 3 + np.arange(PROMPT_TOKENS) * 7
+NEW_TOKENS = 256
 # Milliseconds a step that must be met, and what vLLM 0.26 took offline on such a card.
 WALL_MARKS = {1: (0.95, 1.47), 64: (1.7, 3.50), 256: (2.5, 4.99)}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    section: str
-    case: str
-    ms: float | None
-    against: str = ""  # what the ratio is to
-    ratio: float | None = None
-    mark: float | None = None  # the ratio, or the milliseconds if there is none, that must not be exceeded
-    note: str = ""
-
-    @property
-    def verdict(self) -> str:
-        value = self.ms if self.ratio is None else self.ratio
-        if self.mark is None or value is None:
-            return ""
-        return "ok" if value <= self.mark else "SHORT"
-
-
-def make_engine(target: str = "smollm2-135m", **settings: object) -> Engine:
-    settings = {"policy": "none", "max_context": 8192 if target.startswith("smol") else 4096} | settings
-    return Engine(EngineConfig(target=target, load_format="dummy", device="cuda", **settings))  # type: ignore[arg-type]
-
-
-def release() -> None:
-    """Engines hold their graphs in a ring of references."""
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def gpu_ms(call: Callable[[], None], *, repeats: int = 30) -> float:
-    """Median milliseconds of one call on the device; the calls follow one another as rounds do."""
-    times = []
-    with torch.inference_mode():
-        for _ in range(5):
-            call()
-        for _ in range(repeats):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            call()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
-def generate_s(engine: Engine, concurrency: int, new_tokens: int) -> float:
-    sampling = SamplingParams(max_tokens=new_tokens, ignore_eos=True)
-    rows = [Request(i, (PROMPT + i).tolist(), sampling) for i in range(concurrency)]
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    done = list(engine.generate(rows))
-    elapsed = time.perf_counter() - start
-    assert all(len(c.token_ids) == new_tokens for c in done), [c.error for c in done][:1]
-    return elapsed
-
-
-def wall_ms_a_round(engine: Engine, concurrency: int, new_tokens: int) -> tuple[float, float, float]:
-    """(a round without prefill, the whole over its tokens, prefill), milliseconds, best of three."""
-    generate_s(engine, concurrency, 8)
-    whole, prefill = (min(generate_s(engine, concurrency, n) for _ in range(3)) for n in (new_tokens, 1))
-    generate_s(engine, concurrency, new_tokens)
-    rounds = engine.stats.rounds
-    return (whole - prefill) / rounds * 1e3, whole / new_tokens * 1e3, prefill * 1e3
 
 
 def arrivals(rates: MachineRates) -> list[Result]:
@@ -127,21 +68,6 @@ def arrivals(rates: MachineRates) -> list[Result]:
         del engine
         release()
     return results
-
-
-def step_bytes_and_flops(config: ModelConfig, tokens: int) -> tuple[float, float]:
-    """bf16 weights read by a step, and FLOPs of its matrix products."""
-    width = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim + 3 * config.intermediate_size
-    elements = config.num_layers * config.hidden_size * width + config.vocab_size * config.hidden_size
-    return 2.0 * elements, 2.0 * elements * tokens
-
-
-def staged(engine: Engine, requests: int, context: int, length: int = 0) -> StagedBatch:
-    return StagedBatch.on(engine, np.full(requests, context), np.full(requests, length))
-
-
-def floor_of(engine: Engine, tokens: int, rates: MachineRates) -> float:
-    return rates.floor_s(*step_bytes_and_flops(engine.target.config, tokens)) * 1e3
 
 
 def smol(rates: MachineRates) -> list[Result]:
@@ -277,67 +203,6 @@ def timed_engine(concurrency: int) -> tuple[Engine, float]:
         progress=progress,
     )
     return engine, reports[-1] - reports[0]
-
-
-def kernels(rates: MachineRates) -> list[Result]:
-    """Where a replay's time goes, by kernel."""
-    from torch.profiler import ProfilerActivity, profile
-
-    results = []
-    for requests in (1, 256):
-        engine = make_engine(concurrency=requests)
-        fill_caches(engine)
-        batch = staged(engine, requests, 256)
-        gpu_ms(batch.target)
-        with torch.inference_mode(), profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            for _ in range(10):
-                batch.target()
-            torch.cuda.synchronize()
-        rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)
-        for row in rows[:12]:
-            note = f"{row.count / 10:.0f} launches of {row.self_device_time_total / max(row.count, 1):.2f} µs"
-            name = row.key if len(row.key) <= 44 else f"{row.key[:41]}..."
-            results.append(Result("kernels", f"{requests}: {name}", row.self_device_time_total / 10 / 1e3, note=note))
-        del engine
-        release()
-    return results
-
-
-def peers(rates: MachineRates) -> list[Result]:
-    """transformers on the same shape: compiled with a static cache at batch 1, eager at batch 64."""
-    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
-
-    config = LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
-    results = []
-    for batch, compiled, factor in ((1, True, 3.5), (64, False, 15)):
-        engine = make_engine(concurrency=batch)
-        fill_caches(engine)
-        inputs = staged(engine, batch, 256)
-        own = gpu_ms(lambda b=inputs: (b.place(), b.target(), b.verification()))  # type: ignore[arg-type, return-value]
-        del engine, inputs
-        release()
-        cache = StaticCache(config=config, max_cache_len=512)
-        token = torch.ones(batch, 1, dtype=torch.int64, device="cuda")
-        position = torch.tensor([256], device="cuda")
-        forward = torch.compile(model, mode="reduce-overhead", fullgraph=True) if compiled else model
-
-        def step(run=forward, ids=token, past=cache, at=position) -> None:  # type: ignore[no-untyped-def]
-            logits = run(input_ids=ids, past_key_values=past, cache_position=at, use_cache=True).logits
-            logits[:, -1].argmax(dim=-1)
-
-        with torch.no_grad():
-            prompt = torch.ones(batch, 256, dtype=torch.int64, device="cuda")
-            model(input_ids=prompt, past_key_values=cache, cache_position=torch.arange(256, device="cuda"))
-            theirs = gpu_ms(step)
-        kind = "static cache, compiled" if compiled else "eager"
-        note = f"ours {own:.3f} ms, {theirs / own:.1f} times faster; wanted {factor}"
-        case = f"transformers {kind}, {batch} x 256"
-        results.append(Result("peers", case, theirs, "ours", own / theirs, 1 / factor, note))
-    return results
 
 
 SECTIONS = {
