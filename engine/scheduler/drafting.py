@@ -1,15 +1,13 @@
-"""Whether to draft, and how far: nobody pays for a drafter that does not help.
+"""Whether to draft: nobody pays for a drafter that does not help.
 
-The choices are numbers of Markov steps: 0 drafts nothing, the largest drafts the whole block, numbers between them
-draft its first tokens only. Decisions rest on older blocks, request counts and times, never on the block in question.
+Decisions rest on older blocks, request counts and times, never on the block in question.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-_MARGIN = 0.003  # of throughput by which another choice has to be ahead
+_MARGIN = 0.003  # of throughput by which the other choice has to be ahead
 _PATIENCE = 0.5  # rounds' worth of throughput that it has to be ahead by in sum
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
@@ -18,56 +16,49 @@ _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for
 
 
 class DraftSwitch:
-    """A state machine over the choices, fed with each one's estimated throughput once a round.
+    """A state machine, on or off, fed once a round with what drafting is estimated to be worth.
 
-    It leaves a choice when the best other one has been ahead for long enough: advantages beyond a margin are added up,
-    and noise about zero never adds up. While it drafts less than whole blocks, now and then it drafts a whole one to
-    see what that would bring. Such probes are paid from an account that grows by a fixed share of the time that
-    passes. A mistaken return to drafting is charged to it too, with what it is estimated to have cost; so all of it
-    together stays below that share but for a constant. A changed number of requests may overdraw the account by a few
-    probes.
+    It changes sides when the other one has been ahead for long enough: advantages beyond a margin are added up, and
+    noise about zero never adds up. While it is off, now and then it drafts a block to see what that would bring. Such
+    probes are paid from an account that grows by a fixed share of the time that passes. A mistaken return to drafting
+    is charged to it too, with what it is estimated to have cost; so all of it together stays below that share but for a
+    constant. A changed number of requests may overdraw the account by a few probes.
     """
 
-    def __init__(self, step_options: tuple[int, ...]) -> None:
-        """step_options: ascending, above 0; the last is the whole block."""
-        self.steps = step_options[-1]
-        self._full = step_options[-1]
-        self._ahead = dict.fromkeys((0, *step_options), 0.0)
+    def __init__(self) -> None:
+        self.on = True
+        self._ahead = 0.0  # log of throughput, added up over rounds: the other side against the present one
         self._account_s = 0.0
         self._probed_requests = 0
 
-    def decide(self, throughput: Mapping[int, float], *, num_requests: int, round_s: float, probe_s: float) -> int:
-        """Markov steps of the next block.
+    def decide(self, worth: float, *, num_requests: int, round_s: float, probe_s: float) -> bool:
+        """Is the next block drafted?
 
         Args:
-            throughput: tokens a second of each choice, estimated.
-            round_s: seconds that this round takes.
-            probe_s: what a whole block takes beyond what the present choice drafts anyway.
+            worth: throughput with drafting / throughput without, estimated.
+            round_s: seconds that this round takes without drafting.
+            probe_s: what a block would add to them; 0 while blocks are drafted anyway.
         """
-        self._compare(throughput)
-        if self.steps == self._full:
+        self._compare(worth)
+        loss = max(1 - worth, 0.0)
+        earned = _EXPLORATION - (loss if self.on else 0.0)
+        self._account_s = min(self._account_s + earned * round_s, _DEBT * probe_s)
+        if self.on:
             self._probed_requests = num_requests
-        loss = max(1 - throughput[self.steps] / throughput[0], 0.0)
-        self._account_s = min(self._account_s + (_EXPLORATION - loss) * round_s, _DEBT * probe_s)
-        if self.steps == self._full:
-            return self.steps
-        loss = max(1 - throughput[self._full] / throughput[self.steps], 0.0)
+            return True
         price_s = min(max(loss * (round_s + probe_s), _LEAST_PRICE * probe_s), probe_s)
         if not self._probes(num_requests, price_s):
-            return self.steps
+            return False
         self._account_s -= price_s
         self._probed_requests = num_requests
-        return self._full
+        return True
 
-    def _compare(self, throughput: Mapping[int, float]) -> None:
-        present = throughput[self.steps]
-        for steps in self._ahead:
-            advantage = math.log(throughput[steps] / present) - _MARGIN
-            self._ahead[steps] = max(self._ahead[steps] + advantage, 0.0)
-        best = max(self._ahead, key=self._ahead.__getitem__)
-        if self._ahead[best] > _PATIENCE:
-            self.steps = best
-            self._ahead = dict.fromkeys(self._ahead, 0.0)
+    def _compare(self, worth: float) -> None:
+        advantage = -math.log(worth) if self.on else math.log(worth)
+        self._ahead = max(self._ahead + advantage - _MARGIN, 0.0)
+        if self._ahead > _PATIENCE:
+            self.on = not self.on
+            self._ahead = 0.0
 
     def _probes(self, num_requests: int, price_s: float) -> bool:
         if self._account_s >= price_s:

@@ -17,16 +17,16 @@ class GainAverage:
     follow noise, and a batch whose size varies without cause is slower than the best constant one.
     """
 
-    def __init__(self, steps: int, *, window: int) -> None:
-        self.steps = steps  # drafted tokens a request, at most
+    def __init__(self, gamma: int, *, window: int) -> None:
+        self._gamma = gamma  # drafted tokens of a block
         self._window = window
-        self._gain = np.zeros(1)  # [R * steps + 1], of `_requests` requests
+        self._gain = np.zeros(1)  # [R * G + 1], of `_requests` requests
         self._requests = 0
         self._blocks = 0.0  # that the mean stands for
 
     def update(self, gain: FloatArray, *, num_requests: int, idle_rounds: int) -> None:
         """Take in the gain curve [n + 1] of whole blocks of R requests, `idle_rounds` rounds after the last one."""
-        padded = np.full(num_requests * self.steps + 1, gain[-1])
+        padded = np.full(num_requests * self._gamma + 1, gain[-1])
         padded[: len(gain)] = gain
         kept = min(self._blocks * 0.5 ** (idle_rounds / _HALF_LIFE_ROUNDS), max(self._window - num_requests, 0.0))
         if kept > 0:
@@ -35,9 +35,9 @@ class GainAverage:
         self._gain, self._requests, self._blocks = padded, num_requests, kept + num_requests
 
     def at(self, num_requests: int) -> FloatArray:
-        """Expected accepted tokens of the best 0, 1 ... R * steps candidates of R requests; all, if none was seen."""
+        """Expected accepted tokens of the best 0, 1 ... R * G candidates of R requests; all, if none was seen."""
         if self._requests == 0:
-            return np.arange(num_requests * self.steps + 1, dtype=np.float64)
+            return np.arange(num_requests * self._gamma + 1, dtype=np.float64)
         return rescaled(self._gain, num_requests / self._requests)
 
 

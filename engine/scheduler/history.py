@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.engine.scheduler.arrays import HazardArray, IntArray
-from dspark.engine.scheduler.survival import HAZARD_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,7 @@ class SurvivalHistory:
         self._open_has_block[slots] = drafted
 
     def process(self, slots: IntArray, hazards: HazardArray | None) -> None:
-        """The confidence of the scheduled generation has arrived: hazards [R, k <= G], None for an empty one.
-
-        Positions past k were not drafted: each is taken to be as likely, given the one before it, as it was last time.
+        """The confidence of the scheduled generation has arrived: hazards [R, G], None for an empty one.
 
         Raises:
             RuntimeError: no generation is open, or what arrived is not of its kind.
@@ -69,9 +66,8 @@ class SurvivalHistory:
         self.processed[slots] += 1
         if hazards is None:
             return
-        last = self._newest[slots]
-        self._previous[slots] = last
-        self._newest[slots] = _continued(hazards, last)
+        self._previous[slots] = self._newest[slots]
+        self._newest[slots] = hazards
         self._blocks[slots] += 1
 
     def before(self, slots: IntArray) -> HistoryView:
@@ -89,13 +85,3 @@ class SurvivalHistory:
                 f"cannot {action} slot {slot}: {self.scheduled[slot]} generations were scheduled and "
                 f"{self.processed[slot]} processed"
             )
-
-
-def _continued(hazards: HazardArray, last: HazardArray) -> HazardArray:
-    """hazards [R, k] followed by the steps that `last` [R, G] takes from position k on."""
-    steps = hazards.shape[1]
-    if steps == last.shape[1]:
-        return hazards
-    rest = last[:, steps:] - (last[:, steps - 1 : steps] if steps else 0)
-    reached = hazards[:, -1:] if steps else 0
-    return np.concatenate([hazards, np.minimum(rest + reached, HAZARD_LIMIT)], axis=1).astype(np.int32)

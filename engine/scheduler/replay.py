@@ -122,7 +122,7 @@ def replay(
     load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
     clock = RoundClock(curve, adapt=False)
     most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
-    step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load, steps=blocks.gamma)
+    step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load)
     draws = _draw(blocks, concurrency, rounds, rng)
     counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):

@@ -44,14 +44,11 @@ class RoundClock:
     Args:
         curve: the profile's.
         adapt: False: measurements are ignored.
-        draft_step_s: what each Markov step of a block adds for a request count, [buckets of curve.draft]; None: a
-            shorter walk is not known to be cheaper.
     """
 
-    def __init__(self, curve: StepCurve, *, adapt: bool = True, draft_step_s: FloatArray | None = None) -> None:
+    def __init__(self, curve: StepCurve, *, adapt: bool = True) -> None:
         self.curve = curve
         self.adapt = adapt
-        self._draft_step_s = draft_step_s
         self._target = RatioEstimator(len(curve.target.buckets))
         self._draft = RatioEstimator(0 if curve.draft is None else len(curve.draft.buckets))
         self._verify = {
@@ -87,25 +84,25 @@ class RoundClock:
         times += verify_ratio * slope_s * offset
         return times
 
-    def draft_s(self, load: RoundLoad, *, steps: int) -> float:
-        """Seconds of drafting a block for every request with `steps` Markov steps; 0 steps: no drafting."""
-        if self.curve.draft is None or steps == 0:
+    def draft_s(self, load: RoundLoad) -> float:
+        """Seconds of drafting a block for every request; 0 where the profile has no drafter."""
+        if self.curve.draft is None:
             return 0.0
-        return self._draft_curve_s(load, steps) * float(self._draft.ratios()[self._draft_bucket(load.num_requests)])
+        return self._draft_curve_s(load) * float(self._draft.ratios()[self._draft_bucket(load.num_requests)])
 
-    def parts(self, load: RoundLoad, *, num_tokens: int, steps: int) -> tuple[PartTimes, PartTimes]:
-        """What the curve says of a round and what is expected of it after correction."""
+    def parts(self, load: RoundLoad, *, num_tokens: int, drafts: bool) -> tuple[PartTimes, PartTimes]:
+        """A round, with drafting at its end or without: what the curve says, and what is expected after correction."""
         index, base_s, slope_s = self._verify_line(load)
         curve_s = PartTimes(
             target_s=float(self._target_s(np.asarray(num_tokens), load, load_tokens=num_tokens)),
             verify_s=base_s + slope_s * num_tokens,
-            draft_s=0.0 if self.curve.draft is None or steps == 0 else self._draft_curve_s(load, steps),
+            draft_s=self._draft_curve_s(load) if drafts and self.curve.draft is not None else 0.0,
         )
         target_ratio = self._target.ratios()[self.curve.target.index_of(num_tokens)]
         expected = PartTimes(
             target_s=curve_s.target_s * float(target_ratio),
             verify_s=curve_s.verify_s * float(self._verify[load.sampled].ratios()[index]),
-            draft_s=self.draft_s(load, steps=steps),
+            draft_s=self.draft_s(load) if drafts else 0.0,
         )
         return curve_s, expected
 
@@ -154,15 +151,12 @@ class RoundClock:
             self._verify_lines[key] = (int(stairs.index_of(load.num_requests)), base_s, one_s - base_s)
         return self._verify_lines[key]
 
-    def _draft_curve_s(self, load: RoundLoad, steps: int) -> float:
+    def _draft_curve_s(self, load: RoundLoad) -> float:
         if self._draft_curve[0] is not load:
             seen = load.context_tokens + load.num_requests * self.curve.block_width
-            full_s = self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context)
-            self._draft_curve = (load, float(full_s))
-        if self._draft_step_s is None:
-            return self._draft_curve[1]
-        saved_s = float(self._draft_step_s[self._draft_bucket(load.num_requests)])
-        return self._draft_curve[1] - (self.curve.block_width - steps) * saved_s
+            block_s = self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context)
+            self._draft_curve = (load, float(block_s))
+        return self._draft_curve[1]
 
     def _draft_bucket(self, num_requests: int) -> int:
         assert self.curve.draft is not None

@@ -44,7 +44,7 @@ def planner(*, causal: bool) -> RoundPlanner:
     buckets = tuple(range(CONCURRENCY, CONCURRENCY * (1 + GAMMA) + 1, 16))
     times_s = tuple(0.01 + 1.2e-5 * (bucket - CONCURRENCY) for bucket in buckets)
     curve = step_curve(buckets, times_s, gamma=GAMMA, draft_s=1e-4)
-    return SkipsSome(RoundClock(curve, adapt=False), gamma=GAMMA, causal=causal, drafting_is_optional=False)
+    return SkipsSome(RoundClock(curve, adapt=False), gamma=GAMMA, causal=causal)
 
 
 @DEPTHS

@@ -11,7 +11,6 @@ import pytest
 from dspark.engine.scheduler.drafting import DraftSwitch
 
 ROUND_S, PROBE_S = 1.0, 0.3
-FULL = 7
 
 
 @dataclass
@@ -24,7 +23,7 @@ class World:
     lost_s: float = 0.0
     total_s: float = 0.0
     drafted: list[bool] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
+    on: list[bool] = field(default_factory=list)
 
     def run(self, switch: DraftSwitch, rounds: int) -> World:
         rng = np.random.default_rng(0)
@@ -32,22 +31,20 @@ class World:
         for i in range(rounds):
             if i >= 2 and self.drafted[i - 2]:
                 known = self.worth(i) * np.exp(self.noise * rng.standard_normal())
-            steps = switch.decide(
-                {0: 1.0, FULL: known}, num_requests=self.requests(i), round_s=ROUND_S, probe_s=PROBE_S
-            )
-            self.drafted.append(steps > 0)
-            self.steps.append(switch.steps)
-            if switch.steps == FULL:
+            drafted = switch.decide(known, num_requests=self.requests(i), round_s=ROUND_S, probe_s=PROBE_S)
+            self.drafted.append(drafted)
+            self.on.append(switch.on)
+            if switch.on:
                 self.lost_s += max(1 - self.worth(i), 0.0) * (ROUND_S + PROBE_S)
-            elif steps:
+            elif drafted:
                 # As if nobody had a use for what was drafted.
                 self.lost_s += PROBE_S
             self.total_s += ROUND_S
         return self
 
-    def first(self, wanted: int, *, after: int) -> int:
+    def first(self, wanted: bool, *, after: int) -> int:
         """Rounds from `after` on until the switch stands at `wanted`."""
-        return self.steps[after:].index(wanted)
+        return self.on[after:].index(wanted)
 
 
 def steady(value: float) -> Callable[[int], float]:
@@ -57,7 +54,7 @@ def steady(value: float) -> Callable[[int], float]:
 @pytest.mark.parametrize("worth", [0.3, 0.7, 0.9])
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["exact", "noisy"])
 def test_a_drafter_that_never_helps_costs_less_than_one_per_cent(worth: float, noise: float) -> None:
-    world = World(steady(64), steady(worth), noise).run(DraftSwitch((FULL,)), 5000)
+    world = World(steady(64), steady(worth), noise).run(DraftSwitch(), 5000)
     assert world.lost_s < 0.01 * world.total_s
     # And it is still looked at, for it may get better.
     assert sum(world.drafted[1000:]) > 10
@@ -65,57 +62,49 @@ def test_a_drafter_that_never_helps_costs_less_than_one_per_cent(worth: float, n
 
 @pytest.mark.parametrize("worth", [1.02, 1.3])
 def test_a_drafter_that_helps_is_never_switched_off(worth: float) -> None:
-    world = World(steady(1), steady(worth)).run(DraftSwitch((FULL,)), 2000)
+    world = World(steady(1), steady(worth)).run(DraftSwitch(), 2000)
     assert all(world.drafted)
 
 
 def test_a_small_lasting_disadvantage_is_noticed() -> None:
-    world = World(steady(64), steady(0.985)).run(DraftSwitch((FULL,)), 500)
-    assert world.first(0, after=0) < 100
+    world = World(steady(64), steady(0.985)).run(DraftSwitch(), 500)
+    assert world.first(False, after=0) < 100
 
 
 def test_noise_about_zero_does_not_flip_the_switch() -> None:
     rng = np.random.default_rng(1)
-    switch, stood = DraftSwitch((FULL,)), []
+    switch, stood = DraftSwitch(), []
     for _ in range(3000):
         known = float(np.exp(0.03 * rng.standard_normal()))
-        switch.decide({0: 1.0, FULL: known}, num_requests=8, round_s=ROUND_S, probe_s=PROBE_S)
-        stood.append(switch.steps)
+        switch.decide(known, num_requests=8, round_s=ROUND_S, probe_s=PROBE_S)
+        stood.append(switch.on)
     assert np.count_nonzero(np.diff(stood)) <= 4
 
 
 def test_a_lower_load_at_which_drafting_helps_is_seen_at_once() -> None:
-    world = World(lambda i: 512 if i < 1000 else 8, lambda i: 0.7 if i < 1000 else 1.5).run(DraftSwitch((FULL,)), 1200)
-    assert not any(world.steps[50:1000])
-    assert world.first(FULL, after=1000) < 10
+    world = World(lambda i: 512 if i < 1000 else 8, lambda i: 0.7 if i < 1000 else 1.5).run(DraftSwitch(), 1200)
+    assert not any(world.on[50:1000])
+    assert world.first(True, after=1000) < 10
     assert all(world.drafted[1010:])
 
 
 def test_a_higher_load_at_which_it_does_not_is_seen_as_fast() -> None:
-    world = World(lambda i: 8 if i < 1000 else 512, lambda i: 1.5 if i < 1000 else 0.7).run(DraftSwitch((FULL,)), 1200)
+    world = World(lambda i: 8 if i < 1000 else 512, lambda i: 1.5 if i < 1000 else 0.7).run(DraftSwitch(), 1200)
     assert all(world.drafted[:1000])
-    assert world.first(0, after=1000) < 10
+    assert world.first(False, after=1000) < 10
 
 
 def test_text_that_gets_easier_is_found_by_the_next_probe() -> None:
-    world = World(steady(64), lambda i: 0.7 if i < 2000 else 1.5).run(DraftSwitch((FULL,)), 2500)
+    world = World(steady(64), lambda i: 0.7 if i < 2000 else 1.5).run(DraftSwitch(), 2500)
     # A probe of 0.3 s is paid by 0.4 % of 75 rounds.
-    assert world.first(FULL, after=2000) < 75 + 10
+    assert world.first(True, after=2000) < 75 + 10
 
 
 def test_a_load_that_never_rests_costs_no_more() -> None:
-    world = World(lambda i: 4 if i % 2 else 64, steady(0.7)).run(DraftSwitch((FULL,)), 5000)
+    world = World(lambda i: 4 if i % 2 else 64, steady(0.7)).run(DraftSwitch(), 5000)
     assert world.lost_s < 0.01 * world.total_s
 
 
 def test_it_is_a_function_of_what_it_was_told() -> None:
-    one, other = (World(steady(8), steady(0.9), 0.2).run(DraftSwitch((FULL,)), 800) for _ in range(2))
+    one, other = (World(steady(8), steady(0.9), 0.2).run(DraftSwitch(), 800) for _ in range(2))
     assert one.drafted == other.drafted
-
-
-def test_a_shorter_walk_is_chosen_where_it_is_best_and_whole_blocks_are_still_probed() -> None:
-    switch = DraftSwitch((1, 3, FULL))
-    throughput = {0: 1.0, 1: 1.2, 3: 1.1, FULL: 0.9}
-    steps = [switch.decide(throughput, num_requests=64, round_s=1.0, probe_s=0.2) for _ in range(1000)]
-    assert switch.steps == 1 and set(steps[20:]) == {1, FULL}
-    assert steps.count(FULL) < 40

@@ -24,20 +24,12 @@ class Remembered:
     def open_generations(self) -> int:
         return sum(not g["processed"] for g in self.generations)
 
-    def confidence(self, generations: list[dict]) -> list[int]:
-        """-log c of each position when it was last drafted, 0 if never."""
-        latest = [0] * GAMMA
-        for generation in generations:
-            for k, step in enumerate(generation["confidence"]):
-                latest[k] = step
-        return latest
-
     def before(self) -> tuple[list[int], bool]:
         older = [g for g in self.generations[:-1] if g["processed"]]
         # An empty newest generation holds no block that must not be read, and adds nothing.
         seen = [g for g in older if g["drafted"]]
         total, hazards = 0, []
-        for step in self.confidence(seen):
+        for step in seen[-1]["confidence"] if seen else [0] * GAMMA:
             total = min(total + step, HAZARD_LIMIT)
             hazards.append(total)
         return hazards, bool(seen)
@@ -64,14 +56,14 @@ class Machine(RuleBasedStateMachine):
         for slot in slots:
             self.model[slot].generations.append({"drafted": drafted, "processed": False, "confidence": []})
 
-    @rule(data=st.data(), width=st.integers(1, GAMMA))
-    def process(self, data: st.DataObject, width: int) -> None:
+    @rule(data=st.data())
+    def process(self, data: st.DataObject) -> None:
         for drafted in (True, False):
             slots = [s for s in self._with(1) if self.model[s].generations[-1]["drafted"] == drafted]
-            rows = [data.draw(st.lists(_STEP, min_size=width, max_size=width)) for _ in slots] if drafted else None
+            rows = [data.draw(st.lists(_STEP, min_size=GAMMA, max_size=GAMMA)) for _ in slots] if drafted else None
             hazards = None
             if rows is not None:
-                hazards = np.minimum(np.cumsum(np.array(rows, dtype=int).reshape(-1, width), axis=1), HAZARD_LIMIT)
+                hazards = np.minimum(np.cumsum(np.array(rows, dtype=int).reshape(-1, GAMMA), axis=1), HAZARD_LIMIT)
                 hazards = hazards.astype(np.int32)
             self.history.process(np.array(slots, dtype=int), hazards)
             for i, slot in enumerate(slots):

@@ -108,7 +108,7 @@ def test_one_request_settles_on_the_best_constant_budget() -> None:
     # By turns a hopeless and a promising block: what the last one promised says nothing of the next.
     hopeless, promising = (hazards(np.full((1, GAMMA), x, np.float32), np.ones(GAMMA)) for x in (-3.0, 3.0))
     curve = make_curve()
-    planner, load, budgets = make_planner(curve, drafting_is_optional=False), RoundLoad(1, 50), []
+    planner, load, budgets = make_planner(curve), RoundLoad(1, 50), []
     for i in range(80):
         seen = hopeless if i % 2 else promising
         budgets.append(planner.plan(seen, np.array([GAMMA]), load).budget)
@@ -140,25 +140,6 @@ def test_drafting_resumes_when_a_probe_shows_that_it_pays() -> None:
     assert stood[199] == 0 and stood[-1] == GAMMA
     # The memory of 256 blocks, eight rounds of 32, gives way to what probes see.
     assert all(stood[500:])
-
-
-def test_drafting_that_is_not_optional_never_stops() -> None:
-    planner = make_planner(make_curve(draft_s=5.0), drafting_is_optional=False)
-    view = random_hazards(8, seed=4, mean=-6.0)
-    assert all(planner.plan(view, np.full(8, GAMMA), RoundLoad(8, 1)).next_steps == GAMMA for _ in range(50))
-
-
-def test_a_shorter_walk_is_planned_where_the_rest_of_the_block_is_hopeless() -> None:
-    logits = np.array([[4.0, -6.0, 0.0, 0.0]] * 32, dtype=np.float32)
-    view = hazards(logits, np.ones(GAMMA))
-    clock = RoundClock(make_curve(draft_s=0.4), adapt=False, draft_step_s=np.full(7, 0.12))
-    planner = RoundPlanner(clock, gamma=GAMMA, step_options=(1, GAMMA))
-    steps, seen = GAMMA, []
-    for _ in range(200):
-        plan = planner.plan(view, np.full(32, steps), RoundLoad(32, 1))
-        steps = plan.next_steps
-        seen.append(steps)
-    assert planner.first_steps == 1 and seen[-50:].count(1) >= 45
 
 
 def test_the_causal_plan_is_the_walk_over_the_block_itself() -> None:
@@ -204,7 +185,7 @@ def test_observed_times_come_back_in_later_plans() -> None:
 @pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
 def test_acceptance_that_differs_from_calibration_is_found(share: float) -> None:
     curve = make_curve()
-    planner = RoundPlanner(RoundClock(curve), gamma=GAMMA, drafting_is_optional=False)
+    planner = RoundPlanner(RoundClock(curve), gamma=GAMMA)
     view, caps, load = random_hazards(32, seed=1), np.full(32, GAMMA), RoundLoad(32, 1)
     rng = np.random.default_rng(0)
     for _ in range(400):
