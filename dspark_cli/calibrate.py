@@ -12,7 +12,7 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.calibration_result import Source, render
-from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
+from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
 from dspark.cli.loading import Models, check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, TRACES
@@ -140,7 +140,7 @@ def calibrate(
     from dspark.engine.jobs.output_places import check_document, check_folder
     from dspark.engine.requests import SamplingParams
 
-    refusals = Refusals()
+    refusals = Refusals(ctx)
     recorded = (*(traces or ()), *(more_traces or ()))
     with refusals.collected():
         if more_traces and not traces:
@@ -153,26 +153,27 @@ def calibrate(
     with refusals.collected():
         if not 0 <= holdout < 1:
             raise UsageError(f"--holdout is {holdout}", "Give a share from 0 to below 1.")
-    with refusals.collected():
-        candidates = _grid(grid)
-    with refusals.collected(), flags_named(ctx):
-        engine_config = EngineConfig(
-            target=target,
-            drafter=drafter,
-            device=device,
-            dtype=dtype,
-            acceptance=acceptance,
-            draft_top_k=draft_top_k,
-            concurrency=concurrency,
-            seed=seed,
-        )
-    with refusals.collected(), flags_named(ctx):
-        sampling = SamplingParams(
-            temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=max_tokens, ignore_eos=ignore_eos
-        )
-    workers = None
-    with refusals.collected(), flags_named(ctx):
-        workers = Workers.asked(num_workers, ray)
+    candidates = refusals.made(_grid, grid)
+    engine_config = refusals.made(
+        EngineConfig,
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        acceptance=acceptance,
+        draft_top_k=draft_top_k,
+        concurrency=concurrency,
+        seed=seed,
+    )
+    sampling = refusals.made(
+        SamplingParams,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+    )
+    workers = refusals.made(Workers.asked, num_workers, ray)
     document, traces_file = workdir / CALIBRATION, workdir / TRACES
     with refusals.collected():
         check_folder(workdir, flag="--workdir")

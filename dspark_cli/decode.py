@@ -10,7 +10,7 @@ import typer
 from dspark.cli import decode_options, options
 from dspark.cli.artefacts import add_artefacts, policy_reason, used_artefacts
 from dspark.cli.decode_result import render
-from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals, flags_named
+from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
 from dspark.cli.loading import check_machine, load_engine, load_workers, resolve_models
 from dspark.cli.selftest import check_pair
 from dspark.engine.errors import UsageError
@@ -83,45 +83,40 @@ def decode(
     from dspark.engine.jobs.decode_job import DecodeJob
     from dspark.engine.jobs.input_file import check_readable, open_input
     from dspark.engine.jobs.output_format import OutputFormat
-    from dspark.engine.jobs.output_places import DecodePlaces, check_document
+    from dspark.engine.jobs.output_places import DecodePlaces
     from dspark.engine.jobs.round_file import RoundFile
     from dspark.engine.jobs.trace_file import TraceFile
     from dspark.engine.requests import SamplingParams
     from dspark.engine.scheduler.policies import parse_policy
 
-    refusals = Refusals()
-    with refusals.collected(), flags_named(ctx):
-        engine_config = EngineConfig(
-            target=target,
-            drafter=drafter,
-            device=device,
-            dtype=dtype,
-            policy=policy,
-            acceptance=acceptance,
-            draft_top_k=draft_top_k,
-            concurrency=concurrency,
-            seed=seed,
-            adapt=not no_adapt,
-        )
-    with refusals.collected(), flags_named(ctx):
-        sampling = SamplingParams(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            max_tokens=max_tokens,
-            stop=tuple(stop or ()),
-            ignore_eos=ignore_eos,
-        )
-    workers = None
-    with refusals.collected(), flags_named(ctx):
-        workers = Workers.asked(num_workers, ray)
-    line_format = OutputFormat()
-    with refusals.collected(), flags_named(ctx):
-        line_format = OutputFormat(output_format, model=target)
-    with refusals.collected(), flags_named(ctx):
-        if policy is not None:
-            # A draft length past the drafter's own is refused once the drafter is known.
-            parse_policy(policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
+    refusals = Refusals(ctx)
+    engine_config = refusals.made(
+        EngineConfig,
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        policy=policy,
+        acceptance=acceptance,
+        draft_top_k=draft_top_k,
+        concurrency=concurrency,
+        seed=seed,
+        adapt=not no_adapt,
+    )
+    sampling = refusals.made(
+        SamplingParams,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )
+    workers = refusals.made(Workers.asked, num_workers, ray)
+    line_format = refusals.made(OutputFormat, output_format, model=target)
+    if policy is not None:
+        # A draft length past the drafter's own is refused once the drafter is known.
+        refusals.made(parse_policy, policy, 0 if drafter_for(target, drafter) == NO_DRAFTER else None)
     if selftest:
         from dspark.engine.selftest.settings import SelftestSettings
 
@@ -137,24 +132,8 @@ def decode(
     with refusals.collected():
         if not finished:
             places.check_metrics()
-    trace_file = None
-    with refusals.collected(), flags_named(ctx):
-        if traces is not None:
-            drafter_name = drafter_for(target, drafter)
-            if NO_DRAFTER in (policy, drafter_name):
-                raise UsageError("traces are of drafted tokens, and nothing is drafted", "Leave --traces out.")
-            trace_file = TraceFile(traces, target, drafter_name)
-            check_document(traces, flag="--traces")
-    round_file = None
-    with refusals.collected(), flags_named(ctx):
-        if rounds is not None:
-            if workers is not None:
-                raise UsageError(
-                    "--rounds tells of the rounds of one engine, and workers have one each",
-                    "Leave --rounds or the workers out.",
-                )
-            round_file = RoundFile(rounds)
-            check_document(rounds, flag="--rounds")
+    trace_file = refusals.made(TraceFile.asked, traces, target=target, drafter=drafter, policy=policy)
+    round_file = refusals.made(RoundFile.asked, rounds, one_engine=workers is None)
     if refusals:
         # Reading all of the input, or waiting for standard input, is not worth it any more.
         with refusals.collected():
@@ -181,9 +160,7 @@ def decode(
     sink.resumable = True
     totals = _run(ctx, job, engine_config, workers, finished=finished)
     if finished:
-        sink.note(f"{places.output} is finished: nothing is left to resume.")
-        if rounds is not None:
-            sink.note(f"No round was run, so {rounds} was not written.")
+        _tell_finished(job, sink)
     render(totals, job, sink, why=policy_reason(engine_config, workdir))
     if totals["finish_reasons"]["error"]:
         raise typer.Exit(ERROR_ROWS)
@@ -196,6 +173,13 @@ def _tell_input(job: DecodeJob, sink: Sink) -> None:
     unused = job.input.unused_fields.sentence()
     if unused:
         sink.note(f"{job.input.name} has {unused}.")
+
+
+def _tell_finished(job: DecodeJob, sink: Sink) -> None:
+    """Why nothing was decoded."""
+    sink.note(f"{job.output} is finished: nothing is left to resume.")
+    if job.rounds is not None:
+        sink.note(f"No round was run, so {job.rounds.path} was not written.")
 
 
 def _run(

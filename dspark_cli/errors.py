@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar, cast
 
 import typer
 
@@ -21,6 +22,10 @@ _ARRAY_ERRORS = (
     ("dspark.calibration.errors", "CalibrationError"),
     ("dspark.profiles.errors", "ProfileError"),
 )
+
+
+Params = ParamSpec("Params")
+Made = TypeVar("Made")
 
 
 class Interrupted(DsparkError):
@@ -41,7 +46,8 @@ def flags_named(ctx: typer.Context) -> Iterator[None]:
 class Refusals:
     """Collects the usage errors of checks that do not wait for each other, so that one run tells them all."""
 
-    def __init__(self) -> None:
+    def __init__(self, ctx: typer.Context) -> None:
+        self._ctx = ctx
         self._errors: list[UsageError] = []
 
     def __bool__(self) -> bool:
@@ -54,6 +60,15 @@ class Refusals:
             yield
         except UsageError as error:
             self._errors.append(error)
+
+    def made(self, make: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
+        """What `make` gives of option values; its usage errors are kept, with flags for the names of its parameters.
+
+        Whatever is refused is None, of no use to anybody before `tell`, and nobody gets past that.
+        """
+        with self.collected(), flags_named(self._ctx):
+            return make(*args, **kwargs)
+        return cast(Made, None)
 
     def tell(self) -> None:
         """Raise what was collected, as one.

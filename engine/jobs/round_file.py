@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.atomic_file import replaced
+from dspark.engine.jobs.output_places import check_document
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +49,24 @@ class RoundFile:
     def __post_init__(self) -> None:
         if self.path.suffix not in _ENDINGS:
             raise UsageError(f"rounds {self.path} has no ending of a table", f"Use {' or '.join(_ENDINGS)}.")
+
+    @classmethod
+    def asked(cls, path: Path | None, *, one_engine: bool) -> RoundFile | None:
+        """None where no path is given. one_engine: do all rounds run in this process.
+
+        Raises:
+            UsageError: they do not, or the path is no place for a table.
+        """
+        if path is None:
+            return None
+        if not one_engine:
+            raise UsageError(
+                "rounds tells of the rounds of one engine, and workers have one each",
+                "Leave --rounds or the workers out.",
+            )
+        file = cls(path)
+        check_document(path, flag="--rounds")
+        return file
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[RoundMetrics], None]]:
