@@ -56,9 +56,9 @@ def used_artefacts(config: EngineConfig, workdir: Path) -> str | None:
 def policy_reason(config: EngineConfig, workdir: Path) -> str:
     """Why a run with this configuration schedules verification as it does."""
     if config.profile is not None:
-        return f"by {workdir / 'profile.json'}"
+        return f"by {workdir / PROFILE}"
     if config.policy is not None:
         return "as asked"
     if drafter_for(config.target, config.drafter) == NO_DRAFTER:
         return "there is no drafter"
-    return f"no {workdir / 'profile.json'}, so everything drafted is verified"
+    return f"no {workdir / PROFILE}, so everything drafted is verified"

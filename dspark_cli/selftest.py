@@ -12,6 +12,7 @@ from dspark.cli.artefacts import add_artefacts, used_artefacts
 from dspark.cli.errors import FAILURE, Interrupted, flags_named
 from dspark.cli.loading import resolve_models
 from dspark.engine.errors import UsageError
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def selftest(
     workdir: Annotated[
         Path,
         typer.Option(metavar="FOLDER", help="Where a profile and a calibration are.", rich_help_panel=options.FILES),
-    ] = Path("dspark-out"),
+    ] = DEFAULT_WORKDIR,
     config: options.Config = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
