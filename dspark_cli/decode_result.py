@@ -94,7 +94,9 @@ def _schedule(this_run: Mapping[str, Any], why: str) -> list[tuple[str, str]]:
         )
     if rounds["wasted_tokens"]:
         share = rounds["wasted_tokens"] / rounds["batch_tokens"]
-        rows.append(("wasted rows", f"{rounds['wasted_tokens']:,} packed tokens ({share:.1%}) of ended requests"))
+        rows.append(
+            ("wasted tokens", f"{rounds['wasted_tokens']:,} ({share:.1%} of the packed ones), of ended requests")
+        )
     return rows
 
 

@@ -3,7 +3,6 @@
 Pure functions on arrays: no model, no device. matplotlib is imported by the function that writes a picture.
 """
 
-from dspark.profiles.compare import BucketChange, Comparison, compare_profiles
 from dspark.profiles.conditions import Conditions, ModelShape, check_conditions
 from dspark.profiles.curve import SCOPES, StepCurve
 from dspark.profiles.errors import ProfileError
@@ -20,8 +19,6 @@ __all__ = [
     "TARGET",
     "VERIFY_GREEDY",
     "VERIFY_SAMPLED",
-    "BucketChange",
-    "Comparison",
     "Conditions",
     "Measurement",
     "ModelShape",
@@ -31,7 +28,6 @@ __all__ = [
     "Staircase",
     "StepCurve",
     "check_conditions",
-    "compare_profiles",
     "complete",
     "find_profile",
     "fit_staircase",

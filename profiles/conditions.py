@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dspark.profiles.errors import ProfileError
@@ -73,18 +73,6 @@ def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
         )
         if then != now
     ]
-
-
-def differences(first: Conditions, second: Conditions) -> list[str]:
-    """What differs, a line each."""
-    lines = []
-    for field in fields(Conditions):
-        then, now = getattr(first, field.name), getattr(second, field.name)
-        if then != now:
-            names = [side.name if isinstance(side, ModelShape) else side for side in (then, now)]
-            what = f"{field.name} shape or weights" if names[0] == names[1] else field.name
-            lines.append(f"{what}: {names[0]} / {names[1]}")
-    return lines
 
 
 def _check_shape(role: str, recorded: ModelShape, present: ModelShape) -> None:

@@ -70,11 +70,6 @@ class StepCurve:
         """Requests in a batch of `num_tokens` at the reference."""
         return -(-np.asarray(num_tokens, dtype=np.int64) // self.tokens_per_request)
 
-    def reference_kv_tokens(self, num_tokens: ArrayLike) -> IntArray:
-        """Visible KV tokens of a batch of `num_tokens` at the reference."""
-        tokens = np.asarray(num_tokens, dtype=np.int64)
-        return self.reference_requests(tokens) * self.reference_context_tokens + tokens
-
     def step_time_s(
         self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
     ) -> FloatArray:

@@ -81,10 +81,6 @@ class Staircase:
             raise ProfileError(f"a batch of {wanted.min()} {self.unit} has no bucket: the smallest batch is 1")
         return np.searchsorted(self.buckets, wanted, side="left")
 
-    def bucket_of(self, counts: ArrayLike) -> IntArray:
-        """The bucket that holds each of `counts`."""
-        return self.buckets[self.index_of(counts)]
-
     def time_at(
         self, counts: ArrayLike, load: ArrayLike | None = None, *, longest: ArrayLike | None = None
     ) -> FloatArray:

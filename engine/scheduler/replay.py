@@ -77,7 +77,6 @@ class ReplayResult:
     tokens_per_s: float
     tokens_per_s_per_user: float
     verified_per_request: float  # drafted tokens verified, of one request in one round
-    budget_sd: float  # the same number's standard deviation over requests and rounds
     mean_accepted: float  # of one request in one round
     drafting_share: float  # of the rounds ended with drafting
 
@@ -141,7 +140,6 @@ def replay(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_user=tokens_per_s / concurrency,
         verified_per_request=float(lengths[counted].mean()),
-        budget_sd=float(lengths[counted].std()),
         mean_accepted=float(accepted[counted].mean()),
         drafting_share=float(drafts[counted].mean()),
     )

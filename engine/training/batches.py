@@ -81,10 +81,6 @@ class Batches:
         # Every text begins a page, and so does what fills the row; page 0 is padding.
         self.num_pages = 1 + rows * (row_tokens // PAGE_TOKENS + most_texts + 1)
 
-    @property
-    def rows_per_epoch(self) -> int:
-        return len(self._rows)
-
     def batch(self, index: int) -> HostBatch:
         """Batch `index` of the endless run: every epoch takes each row once, in an order of its own."""
         first = index * self.rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from profile_samples import make_profile
 
@@ -13,9 +11,3 @@ from dspark.profiles import Profile
 @pytest.fixture
 def profile() -> Profile:
     return make_profile()
-
-
-@pytest.fixture
-def another_profile() -> Callable[..., Profile]:
-    """Makes a profile with other noise, speed or conditions."""
-    return make_profile

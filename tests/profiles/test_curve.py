@@ -28,7 +28,7 @@ def test_a_count_takes_the_smallest_bucket_that_holds_it():
     curve = stairs()
     counts = np.arange(1, 33)
     expected = [8] * 8 + [16] * 8 + [32] * 16
-    assert curve.bucket_of(counts).tolist() == expected
+    assert curve.buckets[curve.index_of(counts)].tolist() == expected
     assert curve.time_at(counts).tolist() == [{8: 1.0, 16: 3.0, 32: 2.0}[b] for b in expected]
     assert curve.time_at(np.array([[1, 32]])).shape == (1, 2)
     assert float(curve.time_at(9)) == 3.0
@@ -39,8 +39,8 @@ def test_past_the_largest_bucket_both_numbers_are_named():
         stairs().time_at([1, 33])
     assert "--max-batch-tokens" in caught.value.remedy
     with pytest.raises(ProfileError, match="0 tokens has no bucket"):
-        stairs().bucket_of(0)
-    assert stairs().bucket_of([]).tolist() == []
+        stairs().index_of(0)
+    assert stairs().index_of([]).tolist() == []
 
 
 def test_load_beyond_and_below_the_reference():
@@ -82,7 +82,6 @@ def test_a_round_is_the_sum_of_its_parts(profile):
     curve = profile.curve
     # 9 tokens: two requests at the reference, bucket 16.
     assert curve.reference_requests([8, 9]).tolist() == [1, 2]
-    assert curve.reference_kv_tokens(9) == 2 * 256 + 9
     step, draft = curve.step_time_s(9), curve.draft_time_s(2)
     greedy, sampled = curve.verification_time_s(2, 9), curve.verification_time_s(2, 9, sampled=True)
     np.testing.assert_allclose(sampled, 10 * greedy)

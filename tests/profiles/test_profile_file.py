@@ -7,14 +7,13 @@ import json
 import numpy as np
 import pytest
 from damaged_json import damaged_documents
-from profile_samples import BUCKETS, GAMMA, make_conditions
+from profile_samples import make_conditions
 from refusals import assert_reads_well
 
 from dspark.profiles import (
     ModelShape,
     ProfileError,
     check_conditions,
-    compare_profiles,
     load_profile,
     profile_from_dict,
     profile_to_dict,
@@ -187,14 +186,3 @@ def test_what_only_warns():
     assert check_conditions(make_conditions(), make_conditions(target=others)) == []
     (warning,) = check_conditions(make_conditions(), make_conditions(threads=8))
     assert warning == "The profile was measured with CPU threads: 2, and this is 8: its times may be off."
-
-
-def test_comparison(profile, another_profile):
-    same = compare_profiles(profile, profile)
-    assert [change.num_tokens for change in same.changes] == list(BUCKETS)
-    assert all(change.ratio == 1 and not change.beyond_spread for change in same.changes)
-    assert same.differences == ()
-    other = compare_profiles(profile, another_profile(slower=2.0, seed=1, dtype="bfloat16"))
-    assert all(change.ratio == pytest.approx(2, rel=0.1) and change.beyond_spread for change in other.changes)
-    assert other.differences == ("dtype: float32 / bfloat16",)
-    assert profile.curve.block_width == GAMMA

@@ -79,7 +79,7 @@ def test_constant_blocks_give_what_one_round_gives(policy: str, verified: int, t
     )
     assert result.tokens_per_s == pytest.approx(requests * tokens / float(round_s))
     assert result.tokens_per_s_per_user == pytest.approx(result.tokens_per_s / requests)
-    assert (result.verified_per_request, result.budget_sd) == (verified, 0)
+    assert result.verified_per_request == verified
     assert result.mean_accepted == tokens - 1 and result.drafting_share == (policy != "none")
 
 
@@ -129,7 +129,7 @@ def test_at_many_requests_knowing_the_survival_beats_every_constant() -> None:
     blocks, curve = recorded_blocks(1.2), device_curve()
     best = max(run(blocks, curve, policy, 256).tokens_per_s for policy in BASELINES)
     result = run(blocks, curve, "async", 256)
-    assert result.tokens_per_s > 1.05 * best and result.budget_sd > 0.5
+    assert result.tokens_per_s > 1.05 * best
     assert run(blocks, curve, "oracle", 256).tokens_per_s > 1.1 * result.tokens_per_s
 
 

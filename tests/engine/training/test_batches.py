@@ -29,11 +29,10 @@ def texts_of(host, width):
 def test_rows_hold_whole_texts_each_once_an_epoch(documents):
     batches = make_batches(documents, SETTINGS)
     wanted = sorted(tuple(documents.document(index).tolist()) for index in range(len(documents)))
-    epochs = batches.rows_per_epoch
-    # So many batches are exactly `rows` epochs.
+    # As many batches as rows are exactly `rows` epochs.
     found = [
         tuple(tokens.tolist())
-        for number in range(epochs)
+        for number in range(num_rows(batches))
         for _, _, tokens in texts_of(batches.batch(number), 64)
         if tokens.any()
     ]
@@ -48,11 +47,12 @@ def test_each_batch_depends_on_seed_and_number_alone(documents):
         for name in first.__dataclass_fields__:
             assert np.array_equal(getattr(first, name), getattr(again, name)), name
         other.batch(number + 100)
-    assert not np.array_equal(one.batch(0).anchor_columns, one.batch(epoch_later(one)).anchor_columns)
+    assert not np.array_equal(one.batch(0).anchor_columns, one.batch(num_rows(one)).anchor_columns)
 
 
-def epoch_later(batches):
-    return batches.rows_per_epoch
+def num_rows(batches):
+    """Rows of an epoch."""
+    return sum(len(host.token_ids) // SETTINGS.row_tokens for host in batches.once())
 
 
 def test_slots_have_the_texts_own_continuation_as_labels(documents):
