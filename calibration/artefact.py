@@ -65,6 +65,7 @@ class Calibration:
 
     @property
     def gamma(self) -> int:
+        """Draft positions, G."""
         return len(self.temperatures)
 
 

@@ -26,6 +26,7 @@ class ReliabilityBins:
 
     @property
     def ece(self) -> float | None:
+        """Mean over rows of |mean prediction - mean label| of the row's bin; None of no rows."""
         total = sum(self.count)
         if total == 0:
             return None

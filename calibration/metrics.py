@@ -25,6 +25,7 @@ class Proportion:
 
     @classmethod
     def of(cls, successes: int, trials: int) -> Proportion:
+        """So many successes of so many trials, with their Wilson interval; None for all of it without trials."""
         if trials == 0:
             return cls(0, 0, None, None, None)
         low, high = wilson_interval(np.array([successes]), np.array([trials]))

@@ -45,6 +45,7 @@ class TemperatureGrid:
             )
 
     def values(self) -> NDArray[np.float64]:
+        """The temperatures [points], ascending."""
         return np.geomspace(self.low, self.high, self.points)
 
     def on_edge(self, temperature: float) -> bool:
@@ -92,6 +93,7 @@ class SurvivalCells:
         return cls(mean_prefix, total(logits) / rows, rows, total(survived))
 
     def ece(self, temperature: float, *, bins: int) -> float:
+        """Expected calibration error of survival if this position's confidence is taken at `temperature`."""
         gaps = np.zeros(bins)
         for start in range(0, self.count.size, _CHUNK):
             rows = slice(start, start + _CHUNK)

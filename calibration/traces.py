@@ -48,6 +48,7 @@ class Categories:
         return cls(codes.astype(np.int32).reshape(-1), tuple(str(name) for name in names))
 
     def select(self, rows: Any) -> Categories:
+        """The rows that a mask, slice or index array picks."""
         return Categories(self.codes[rows], self.names)
 
 
@@ -81,6 +82,7 @@ class Traces:
 
     @property
     def gamma(self) -> int:
+        """Draft positions, G."""
         return int(self.confidence_logits.shape[1])
 
     def select(self, rows: Any) -> Traces:

@@ -55,6 +55,7 @@ class Sink:
         return not (self._quiet or self._json)
 
     def note(self, text: str) -> None:
+        """Something a person should know; nothing when quiet."""
         if not self._quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -129,6 +130,7 @@ class Sink:
         return None if self._quiet else self.note
 
     def flush(self) -> None:
+        """Write out what stdout still holds, so that a full disk shows now."""
         sys.stdout.flush()
 
     def failure(self, explanation: Explanation) -> int:

@@ -33,6 +33,7 @@ class Reporter:
         self.last_step = name
 
     def tell(self, line: str) -> None:
+        """One more line, if anybody listens."""
         if self._note is not None:
             self._note(line)
 

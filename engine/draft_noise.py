@@ -21,6 +21,7 @@ class DraftNoise:
 
     @classmethod
     def of(cls, acceptance: str) -> DraftNoise:
+        """That of an acceptance mode, as `EngineConfig` spells it."""
         return cls(coupled=acceptance == "coupled")
 
     @property

@@ -59,6 +59,7 @@ class Measurement:
 
     @property
     def median_s(self) -> float:
+        """Seconds, of the clock that counts: the device's where there is one."""
         return float(np.median(self.samples_s))
 
     def to_dict(self) -> dict[str, Any]:

@@ -113,6 +113,7 @@ class Ledger:
         self._fail(error)
 
     async def state(self) -> State:
+        """What is known by now."""
         return State(tuple(self._facts), self._failure)
 
     def _fail(self, error: Exception) -> None:

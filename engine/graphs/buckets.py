@@ -25,6 +25,7 @@ class Buckets:
 
     @property
     def largest(self) -> int:
+        """The most that a bucket holds."""
         return self.sizes[-1]
 
     def bucket_for(self, size: int) -> int:

@@ -23,6 +23,7 @@ class GraphSizes:
 
     @property
     def max_tokens(self) -> int:
+        """Packed tokens of a round at most."""
         return self.concurrency * (1 + self.steps)
 
     @property

@@ -50,6 +50,7 @@ class InputFile:
 
     @property
     def num_rows(self) -> int:
+        """Lines that are not blank."""
         return len(self._marks)
 
     @property
@@ -85,6 +86,7 @@ class InputFile:
             )
 
     def close(self) -> None:
+        """Let go of the file; its rows can be read no more."""
         self._file.close()
 
     def _lines(self) -> Iterator[Line]:

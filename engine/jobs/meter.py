@@ -66,6 +66,7 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds since the job began to decode."""
         return self._clock() - self._started_s
 
     @property
@@ -78,5 +79,6 @@ class Meter:
 
     @property
     def tokens_per_s(self) -> float:
+        """Speed of this run so far; 0 before any time has passed."""
         elapsed_s = self.elapsed_s
         return self.tokens / elapsed_s if elapsed_s > 0 else 0.0

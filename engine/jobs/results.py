@@ -67,9 +67,11 @@ class ResultFile:
 
     @property
     def num_done(self) -> int:
+        """Rows in the file, those of earlier runs included."""
         return self._num_done
 
     def is_done(self, index: int) -> bool:
+        """Is row `index` in the file?"""
         return self._offsets[index] != _MISSING
 
     def append(self, index: int, record: Mapping[str, Any]) -> None:

@@ -116,6 +116,7 @@ class DecodeSummary:
 
     @property
     def resumed_rows(self) -> int:
+        """Rows that earlier runs had done."""
         return self.whole_file.rows - self.this_run.rows
 
     @property

@@ -55,6 +55,7 @@ def materialise(source: Source, folder: Path, *, progress: Progress | None = Non
 
 
 def is_complete(folder: Path, source: Source) -> bool:
+    """Does `folder` hold every file that `source` was made into, as it was written?"""
     try:
         marker = json.loads((folder / MARKER_NAME).read_text(encoding="utf-8"))
         return bool(marker == _marker(folder, source, names=list(marker["files"])))

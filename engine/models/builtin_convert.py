@@ -48,6 +48,7 @@ class Metadata:
 
     @classmethod
     def of(cls, reader: GGUFReader) -> Metadata:
+        """All fields of a GGUF file."""
         return cls({name: field.contents() for name, field in reader.fields.items()})
 
     def require(self, key: str) -> Any:
@@ -59,6 +60,7 @@ class Metadata:
         return self.fields[key]
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, or `default` where the file has none."""
         return self.fields.get(key, default)
 
 

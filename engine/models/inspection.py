@@ -57,14 +57,17 @@ class Inspection:
 
     @property
     def usable(self) -> bool:
+        """Would it load?"""
         return not self.refusals
 
     @property
     def parameters(self) -> int:
+        """Weights in all tensors of floating-point numbers."""
         return sum(header.elements for header in self.headers.values() if header.dtype in FLOAT_DTYPES)
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all tensors."""
         return sum(header.size_bytes for header in self.headers.values())
 
     @property

@@ -44,10 +44,12 @@ class KVCache:
 
     @property
     def num_pages(self) -> int:
+        """Pages, the padding page included."""
         return self.k.shape[1] // self.page_size
 
     @property
     def bytes_per_page(self) -> int:
+        """Bytes of a page, keys and values of all layers."""
         return 2 * self.k.shape[0] * self.page_size * math.prod(self.k.shape[2:]) * self.k.element_size()
 
 

@@ -56,6 +56,7 @@ class PackedWeight:
 
     @staticmethod
     def supports(dtype: torch.dtype, device: torch.device) -> bool:
+        """Can products on `device` in `dtype` take packed weights here?"""
         if device.type != "cpu" or not torch.backends.mkldnn.is_available():
             return False
         if not all(hasattr(torch.ops.mkldnn, name) for name in PackedWeight._OPERATIONS):

@@ -37,10 +37,12 @@ class TensorHeader:
 
     @property
     def elements(self) -> int:
+        """Numbers that the tensor holds."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
+        """Bytes that it takes."""
         return self.elements * _BYTES.get(self.dtype, 1)
 
 
@@ -65,16 +67,19 @@ def read_headers(folder: Path) -> dict[str, TensorHeader]:
 
 
 def missing_tensor(folder: Path | str, name: str) -> CheckpointError:
+    """The refusal of a checkpoint without tensor `name`."""
     return CheckpointError(f"{folder} has no tensor {name}, which its config.json asks for", DOWNLOAD_AGAIN)
 
 
 def wrong_shape(name: str, found: Iterable[int], expected: Iterable[int]) -> CheckpointError:
+    """The refusal of a tensor that is not of the shape that its config.json asks for."""
     return CheckpointError(
         f"tensor {name} has shape {list(found)}, but config.json implies {list(expected)}", SAME_CHECKPOINT
     )
 
 
 def wrong_dtype(name: str, dtype: str, wanted: str) -> CheckpointError:
+    """The refusal of a tensor in a number format that is not read; `wanted`: those that are."""
     return CheckpointError(f"tensor {name} is stored as {dtype}", f"Use a checkpoint in {wanted}.")
 
 

@@ -51,6 +51,7 @@ class SignalScores:
 
     @property
     def label(self) -> str:
+        """What figures and tables call the signal."""
         return LABELS[self.name]
 
 

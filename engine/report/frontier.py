@@ -52,6 +52,7 @@ class FrontierLine:
 
     @property
     def label(self) -> str:
+        """What figures and tables call the policy."""
         return "oracle confidence (bound)" if self.policy == ORACLE else self.policy
 
 
@@ -66,10 +67,12 @@ class Frontier:
     concurrency_limit: int  # of the profile
 
     def line(self, policy: str) -> FrontierLine:
+        """The line of one policy."""
         return next(line for line in self.lines if line.policy == policy)
 
     @property
     def concurrency(self) -> tuple[int, ...]:
+        """Requests at once, of every point of each line."""
         return self.lines[0].concurrency
 
 

@@ -38,6 +38,7 @@ class Gain:
 
     @property
     def pays(self) -> bool:
+        """Is it large enough to be worth having, and beyond doubt above 0?"""
         return self.low > 0 and self.gain >= WORTH
 
 

@@ -24,6 +24,7 @@ def joined(parts: Iterable[str]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
+    """A count and its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

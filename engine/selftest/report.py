@@ -32,6 +32,7 @@ class SelftestReport:
 
     @property
     def passed(self) -> bool:
+        """Did every check pass?"""
         return all(check.passed for check in self.checks)
 
     @property

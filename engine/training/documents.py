@@ -45,6 +45,7 @@ class Documents:
 
     @property
     def lengths(self) -> np.ndarray:
+        """Tokens of each text, [D]."""
         return np.diff(self.starts)
 
     def document(self, index: int) -> np.ndarray:

@@ -33,6 +33,7 @@ class StepMeter:
         self.steps = 0
 
     def add(self, host: HostBatch, result: StepLoss, norm: Tensor) -> None:
+        """Take in a step: its batch, its loss, and the norm of its gradient."""
         size = self._block_size
         place = result.slots % size
         rates = 1 - result.rows.distance / 2

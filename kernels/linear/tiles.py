@@ -27,6 +27,7 @@ class StreamTile:
     num_warps: int
 
     def constants(self, rows: int) -> dict[str, int]:
+        """The kernel's compile-time arguments for so many rows."""
         return {
             "BLOCK_T": _power_of_2(rows), "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "num_warps": self.num_warps
         }  # fmt: skip
@@ -42,6 +43,7 @@ class CoreTile:
     num_warps: int
 
     def constants(self, rows: int) -> dict[str, int]:
+        """The kernel's compile-time arguments for so many rows."""
         return {
             "BLOCK_T": max(16, _power_of_2(rows)), "BLOCK_N": self.block_n, "PARTS": self.parts,
             "BLOCK_K": self.block_k, "num_warps": self.num_warps,
