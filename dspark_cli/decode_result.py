@@ -83,6 +83,8 @@ def _schedule(this_run: Mapping[str, Any], why: str) -> list[tuple[str, str]]:
     """The policy, what it promised against what came, and what was run for nobody."""
     rounds = this_run["engine_rounds"]
     rows = [("policy", f"{this_run['policy']} ({why})")]
+    if rounds is None:
+        return rows
     if rounds["plan"] is not None:
         promised, found = (rounds["plan"][f"{kind}_tokens_per_s"] for kind in ("predicted", "measured"))
         rows.append(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.cluster.pipeline import Pipeline
@@ -25,9 +26,9 @@ _BLOCKS_A_BATCH = 16
 _BATCHES_AHEAD = 2
 # So many blocks more are with Ray, for whichever worker is the first to have room.
 _BLOCKS_ON_THE_WAY = 2
-# A worker without rows gets at least so many blocks, none of them larger than so many of the usual ones.
-_FIRST_BLOCKS = 4
-_FIRST_SHARE = 4
+# Rows that are asked at once go out as so many blocks a worker, as long as none is larger than so many of the usual.
+_BLOCKS_AT_ONCE = 4
+_LARGEST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +113,13 @@ class ClusterEngine:
                 self._ask(source)
                 if not self._open:
                     return
-                answered = self._pipeline.next()
-                expected = self._open.pop(answered.number, None)
-                if expected is None:
-                    # Of an earlier call that nobody waited for.
-                    continue
-                self._open_rows -= len(expected)
-                self._pipeline.finished(answered.number, sorted(expected))
-                for answer in answered.answers:
+                # Of an earlier call, nobody waits for them any more.
+                known = [answered for answered in self._pipeline.next() if answered.number in self._open]
+                for answered in known:
+                    indices = self._open.pop(answered.number)
+                    self._open_rows -= len(indices)
+                    self._pipeline.finished(answered.number, sorted(indices))
+                for answer in chain.from_iterable(answered.answers for answered in known):
                     completion = answer.completion
                     self.stats.emitted += completion.counts.emitted
                     if self.observer is not None and answer.rounds:
@@ -138,25 +138,17 @@ class ClusterEngine:
     def _ask(self, source: Iterator[Request | NotYet]) -> None:
         """Give the workers as much as they have room for."""
         window = self._window
-        if not self._open:
-            # Workers that have nothing are filled by a few blocks each: Ray hands on only some ten blocks a second.
-            requests = _pulled(source, window.open_rows)
-            size = min(len(requests) // (_FIRST_BLOCKS * self.share.num_workers), _FIRST_SHARE * window.block_rows)
-            size = max(size, 1)
-            for start in range(0, len(requests), size):
-                self._put(requests[start : start + size])
-        while self._open_rows < window.open_rows:
-            requests = _pulled(source, window.block_rows)
-            if not requests:
-                return
-            self._put(requests)
-
-    def _put(self, requests: Sequence[Request]) -> None:
-        number = self._num_blocks
-        self._num_blocks += 1
-        self._open[number] = {request.index for request in requests}
-        self._open_rows += len(requests)
-        self._pipeline.put(Asked(number, requests, self.observer is not None))
+        requests = _pulled(source, window.open_rows - self._open_rows)
+        # Ray hands on only some ten blocks a second: where much is asked at once, workers get a few larger ones.
+        size = len(requests) // (_BLOCKS_AT_ONCE * self.share.num_workers)
+        # The first ones reach every worker, however few rows there are.
+        size = min(max(size, window.block_rows if self._open else 1), _LARGEST * window.block_rows)
+        for start in range(0, len(requests), size):
+            block = requests[start : start + size]
+            self._open[self._num_blocks] = {request.index for request in block}
+            self._open_rows += len(block)
+            self._pipeline.put(Asked(self._num_blocks, block, self.observer is not None))
+            self._num_blocks += 1
 
 
 def _pulled(source: Iterator[Request | NotYet], most: int) -> list[Request]:

@@ -6,6 +6,7 @@ import pickle
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dspark.engine.cluster.ledger import Facts, Ledger, State
@@ -63,22 +64,29 @@ class Pipeline:
         return self._state().workers
 
     def put(self, asked: Asked) -> None:
-        """Give the workers a block."""
-        _wait(self._ledger.put.remote(asked.number, pickle.dumps(asked)))
-
-    def next(self) -> Answered:
-        """Wait for a block that is done.
+        """Give the workers a block.
 
         Raises:
             EngineError: the workers are of no more use.
         """
-        while True:
+        self._told(self._ledger.put.remote(asked.number, pickle.dumps(asked)))
+
+    def next(self) -> list[Answered]:
+        """Wait for a block that is done; all that are.
+
+        Raises:
+            EngineError: the workers are of no more use.
+        """
+        results: list[Answered | Exception] = []
+        while not results:
             try:
-                result = self._results.get(timeout=_POLL_S)
+                results.append(self._results.get(timeout=_POLL_S))
+                while True:
+                    results.append(self._results.get_nowait())
             except queue.Empty:
-                self._state()
-                continue
-            return self._raise(result)
+                if not results:
+                    self._state()
+        return [self._raise(result) for result in results]
 
     def finished(self, number: int, indices: Sequence[int]) -> None:
         """A block has arrived, and need not be known any more."""
@@ -86,11 +94,12 @@ class Pipeline:
 
     def close(self) -> None:
         """No more blocks come. Ray Data is given a moment to end by itself, which takes it longer in mid-work."""
-        _wait(self._ledger.close.remote())
+        with suppress(EngineError):
+            self._told(self._ledger.close.remote())
         self._collector.join(_CLOSE_S)
 
     def _state(self) -> State:
-        state: State = _wait(self._ledger.state.remote())
+        state: State = self._told(self._ledger.state.remote())
         if state.failure is not None:
             raise state.failure
         return state
@@ -99,11 +108,18 @@ class Pipeline:
         if isinstance(result, Exception):
             # What a worker says itself is worth more than what Ray makes of it.
             self._state()
-            raise EngineError(
-                f"the workers ended: {type(result).__name__}: {first_line(result)}",
-                "See whether Ray's cluster is well (`ray status`); --resume goes on with what is missing.",
-            ) from result
+            raise _ended(result) from result
         return result
+
+    @staticmethod
+    def _told(reference: Any) -> Any:
+        """What the ledger answers."""
+        from ray.exceptions import RayError
+
+        try:
+            return _wait(reference)
+        except RayError as error:
+            raise _ended(error) from error
 
     def _collect(self, dataset: Any) -> None:
         try:
@@ -115,6 +131,13 @@ class Pipeline:
         except (Exception, SystemExit) as error:
             # Ray ends threads that wait for it by SystemExit once it is shut down.
             self._results.put(error if isinstance(error, Exception) else EngineError("the Ray session was shut down"))
+
+
+def _ended(error: Exception) -> EngineError:
+    return EngineError(
+        f"the workers ended: {type(error).__name__}: {first_line(error)}",
+        "See whether Ray's cluster is well (`ray status`); --resume goes on with what is missing.",
+    )
 
 
 def _dataset(ledger: Any, config: EngineConfig, share: Share, calls: int, load: Load) -> Any:

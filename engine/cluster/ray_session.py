@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,7 +71,7 @@ class RaySession:
 
 def _connect(ray: Any, address: str | None) -> None:
     try:
-        with _muted():
+        with _muted(), _own_signals():
             ray.init(
                 # Not None, which takes RAY_ADDRESS or a cluster that happens to run here.
                 address=address or "local",
@@ -98,6 +100,20 @@ def _muted() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray would end this process at a termination, without what the command does then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _configure(ray: Any) -> None:

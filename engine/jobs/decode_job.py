@@ -140,7 +140,10 @@ def decode_file(
     )
     with closing(results):
         summary = DecodeSummary(
-            job.input.num_rows, job.input.unused_fields.to_dict(), policy=header["engine"].get("policy")
+            job.input.num_rows,
+            job.input.unused_fields.to_dict(),
+            policy=header["engine"].get("policy"),
+            sees_rounds=not isinstance(engine, RemoteEngine),
         )
         for record in results.records():
             summary.add(record, resumed=True)

@@ -80,12 +80,14 @@ class Totals:
 class DecodeSummary:
     """Totals over the whole output, earlier runs' rows included, and over this run's rows; times are of this run.
 
-    `unused_fields` is what the input says of them, `policy` what verification was scheduled by.
+    `unused_fields` is what the input says of them, `policy` what verification was scheduled by. `sees_rounds` off says
+    that the engine runs elsewhere, and what its rounds were is not known.
     """
 
     num_rows: int
     unused_fields: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
+    sees_rounds: bool = True
     # Totals are replaced and never changed, so that another thread may look at them at any time.
     whole_file: Totals = field(default_factory=Totals)
     this_run: Totals = field(default_factory=Totals)
@@ -141,9 +143,9 @@ class DecodeSummary:
                 "decode_s": self.decode_s,
                 "tokens_per_s": self.tokens_per_s,
                 "policy": self.policy,
-                "engine_rounds": self.engine_rounds.to_dict(),
-                "prefill_tokens": self.prefill_tokens,
-                "preemptions": self.preemptions,
+                "engine_rounds": self.engine_rounds.to_dict() if self.sees_rounds else None,
+                "prefill_tokens": self.prefill_tokens if self.sees_rounds else None,
+                "preemptions": self.preemptions if self.sees_rounds else None,
             },
         }
 

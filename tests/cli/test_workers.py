@@ -66,11 +66,12 @@ def test_a_cluster_that_does_not_answer_is_a_sentence(here, capsys):
     assert "dspark: no Ray cluster answers at nowhere: " in capsys.readouterr().err
 
 
-def test_interrupted_with_two_workers_and_gone_on_with_alone(here):
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)], ids=["SIGINT", "SIGTERM"])
+def test_stopped_with_workers_and_gone_on_with_alone(here, number, workers):
     pytest.importorskip("ray", reason="needs Ray: pip install 'dspark[ray]'")
     assert main([*COMMAND, "-o", "whole.jsonl"]) == 0
     code = "import sys; from dspark.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *COMMAND, "-o", "out.jsonl", "--num-workers", "2", "--json"]
+    command = [sys.executable, "-c", code, *COMMAND, "-o", "out.jsonl", "--num-workers", str(workers), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     partial = Path("out.jsonl.partial")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
@@ -79,7 +80,7 @@ def test_interrupted_with_two_workers_and_gone_on_with_alone(here):
             if partial.exists() and partial.read_bytes().count(b"\n") > MIN_DONE:
                 break
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     # Ray says much of its own; nothing of it may come between a program and our document.

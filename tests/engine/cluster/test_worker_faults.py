@@ -10,7 +10,7 @@ from fake_engine import CharCodec, NoProgress
 from worker_engines import FATAL, WorkerEngine, load_mortal, load_nothing
 
 from dspark.engine.config import EngineConfig
-from dspark.engine.errors import CheckpointError
+from dspark.engine.errors import CheckpointError, EngineError
 from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.requests import Request, SamplingParams
@@ -77,3 +77,12 @@ def test_later_turns_go_to_the_same_workers(tmp_path, workers):
     rows = [json.loads(line) for line in job.output.read_text().splitlines()]
     assert len(rows[0]["turns"]) == 2 and rows[1]["text"] == "C"
     assert workers.process_ids() == before
+
+
+def test_a_ledger_that_dies_ends_the_run_with_a_sentence(workers):
+    import ray
+
+    ray.kill(workers._pipeline._ledger)
+    with pytest.raises(EngineError, match="the workers ended") as ended:
+        list(workers.generate(requests(4)))
+    assert "--resume" in ended.value.remedy
