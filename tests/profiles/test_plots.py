@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import rcParams
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dspark.profiles import Staircase
 from dspark.profiles.plots import draw_profile, draw_step_time, draw_steps_per_s, save_plot
-
-
-@pytest.fixture
-def axes() -> Axes:
-    return Figure().subplots()
 
 
 def test_step_time_is_a_staircase_that_rises_behind_each_bucket(axes, profile):
