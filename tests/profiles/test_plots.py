@@ -68,3 +68,17 @@ def test_a_picture_and_nothing_global(profile, tmp_path):
     save_plot(profile, tmp_path / "new" / "profile.png")
     assert (tmp_path / "new" / "profile.png").read_bytes().startswith(b"\x89PNG")
     assert dict(rcParams) == before
+
+
+def test_a_picture_that_fails_leaves_the_one_before(profile, tmp_path, monkeypatch):
+    path = tmp_path / "profile.png"
+    path.write_bytes(b"before")
+
+    def broken(figure, place, **options):
+        place.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.raises(OSError, match="No space left"):
+        save_plot(profile, path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"profile.png": b"before"}
