@@ -127,8 +127,8 @@ def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:
     return f"held out, step {acceptance.step:,}: {', '.join(parts)}; {kept}"
 
 
-def _left(seconds: float | None) -> str:
-    if seconds is None:
+def _left(left_s: float | None) -> str:
+    if left_s is None:
         return ""
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    minutes, rest = divmod(round(max(left_s, 0.0)), 60)
     return f", {minutes}:{rest:02} left"
