@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from dspark.calibration.sampling import SamplingSettings
 from dspark.calibration.search import TemperatureGrid
 from dspark.calibration.traces import Provenance
 from dspark.profiles.typed_json import member, parse, refuse, typed
+from dspark.profiles.whole_file import whole_file
 
 FORMAT = "dspark-calibration"
 VERSION = 1
@@ -108,19 +107,13 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
         CalibrationError: the place cannot be written.
     """
     text = json.dumps(calibration_to_dict(calibration), indent=2, ensure_ascii=False, allow_nan=False)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise CalibrationError(
             f"{path} cannot be written: {error.strerror or error}", "Choose another place."
         ) from None
-    finally:
-        # Nothing is left of it after a success, and where its folder is a file there never was anything.
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def load_calibration(path: Path) -> Calibration:

@@ -18,10 +18,8 @@ Parquet files also say who drafted and verified (schema metadata key `dspark.tra
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +30,7 @@ from dspark.calibration.combine import concatenate
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.sglang_shards import read_sglang_shard
 from dspark.calibration.traces import NOT_RECORDED, SIGNALS, UNKNOWN, Provenance, Traces, make_traces
+from dspark.profiles.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,22 +64,16 @@ def write_traces(traces: Traces, path: Path) -> None:
     """
     if path.suffix not in (".parquet", ".csv"):
         raise CalibrationError(f"{path} has no ending that traces are written as", "Use `.parquet` or `.csv`.")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".csv":
-            traces_to_frame(traces).to_csv(unfinished, index=False)
-        else:
-            _write_parquet(traces, unfinished)
-        os.replace(unfinished, path)
+        with whole_file(path) as unfinished:
+            if path.suffix == ".csv":
+                traces_to_frame(traces).to_csv(unfinished, index=False)
+            else:
+                _write_parquet(traces, unfinished)
     except OSError as error:
         raise CalibrationError(
             f"{path} cannot be written: {error.strerror or error}", "Choose another place."
         ) from None
-    finally:
-        # Nothing is left of it after a success, and where its folder is a file there never was anything.
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def traces_to_frame(traces: Traces) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
 from dspark.cli.loading import Models, check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
-from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, TRACES
+from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, PARTIAL_TRACES, TRACES
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Recording:
     @property
     def rest(self) -> Path:
         """Where the rounds of a run go that did not finish."""
-        return self.traces.with_name("traces.partial.parquet")
+        return self.traces.with_name(PARTIAL_TRACES)
 
 
 def calibrate(

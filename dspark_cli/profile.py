@@ -9,8 +9,8 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.lists import whole_numbers
 from dspark.cli.loading import resolve_models
-from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, PROFILE, PROFILE_PICTURE
 from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for
 
@@ -97,7 +97,7 @@ def profile(
             seed=seed,
         )
         settings = ProfileSettings(
-            context_tokens=_whole_numbers(context_tokens),
+            context_tokens=whole_numbers(context_tokens, "--context-tokens", example="256,1024", least=1),
             max_batch_tokens=max_batch_tokens,
             repeats=repeats,
             seed=seed,
@@ -110,15 +110,6 @@ def profile(
     measured = _run(ctx, engine_config, settings, document)
     _save(measured, document, picture)
     _render(measured, document, picture, sink)
-
-
-def _whole_numbers(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(
-            f"--context-tokens is {text!r}, not whole numbers of at least 1", "Write, say, --context-tokens 256,1024."
-        )
-    return tuple(int(part) for part in parts)
 
 
 def _run(ctx: typer.Context, config: EngineConfig, settings: ProfileSettings, document: Path) -> Profile:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import Reporter
+from dspark.cli.progress import RedrawnReporter, Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.live import Live
     from rich.table import Table
 
     from dspark.engine.profiling.plan import Point
@@ -30,25 +29,18 @@ class ProfileReporter(Reporter):
         """One more sample of `point` was taken."""
 
 
-class LiveProfileReporter(ProfileReporter):
+class LiveProfileReporter(RedrawnReporter, ProfileReporter):
     """A bar over the present step, and a table that fills as buckets are measured."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._live: Live | None = None
+        super().__init__(console)
         self._done, self._total = 0, 0
         # (part, bucket) -> its point with the fewest requests behind the shortest context, and samples of that one
         self._rows: dict[tuple[str, int], tuple[tuple[int, int, int], Sequence[float]]] = {}
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        super().step(name, done, total)
         self._done, self._total = done, total
-        if self._live is None:
-            from rich.live import Live
-
-            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._render)
-            self._live.start()
+        super().step(name, done, total)
 
     def measured(self, point: Point, samples_s: Sequence[float]) -> None:
         if point.held_out:
@@ -58,11 +50,6 @@ class LiveProfileReporter(ProfileReporter):
         shown = self._rows.get(key)
         if shown is None or rank <= shown[0]:
             self._rows[key] = (rank, samples_s)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
     def _render(self) -> Group:
         from rich.console import Group

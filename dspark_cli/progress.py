@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.live import Live
     from rich.progress import Progress, ProgressColumn, TaskID
 
 
@@ -78,3 +80,29 @@ class LiveReporter(Reporter):
     def _move(self, done: int, *, total: int | None = None) -> None:
         assert self._bar is not None and self._task is not None
         self._bar.update(self._task, completed=done, total=total)
+
+
+class RedrawnReporter(Reporter, ABC):
+    """Draws what `_render` gives, again and again, from the first step on."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._live: Live | None = None
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        super().step(name, done, total)
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._render)
+            self._live.start()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    @abstractmethod
+    def _render(self) -> Group:
+        """What there is to see at present."""

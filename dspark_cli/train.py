@@ -10,6 +10,7 @@ import typer
 
 from dspark.cli import options, train_options
 from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.lists import numbers, whole_numbers
 from dspark.cli.train_result import render
 from dspark.engine.errors import UsageError
 from dspark.engine.models.aliases import DEFAULT_TARGET
@@ -79,7 +80,7 @@ def train(
     refuse_both(resume=resume, overwrite=overwrite)
     if steps is None and minutes is None:
         minutes = 10.0
-    chosen = None if feature_layers is None else train_options.whole_numbers(feature_layers, "--feature-layers")
+    chosen = None if feature_layers is None else whole_numbers(feature_layers, "--feature-layers", example="1,8,15")
     with flags_named(ctx):
         job = TrainJob(
             target=target,
@@ -109,7 +110,7 @@ def train(
                 data=data,
                 minutes=text_minutes,
                 tokens=text_tokens,
-                temperatures=train_options.numbers(temperatures, "--temperatures"),
+                temperatures=numbers(temperatures, "--temperatures", example="1,0.6,0"),
                 max_tokens=max_tokens,
                 concurrency=concurrency,
             ),

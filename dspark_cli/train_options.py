@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from dspark.cli.options import FILES
-from dspark.engine.errors import UsageError
 
 TEXT, SHAPE, TRAINING = "Text", "Drafter", "Training"
 
@@ -130,27 +129,3 @@ Seed = Annotated[
     int,
     typer.Option(metavar="NUMBER", help="Seed of text, weights, anchors and order.", rich_help_panel=TRAINING),
 ]
-
-
-def numbers(text: str, flag: str) -> tuple[float, ...]:
-    """The value of an option that takes several numbers.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{flag} is {text!r}, not numbers", f"Write, say, {flag} 1,0.6,0.") from None
-
-
-def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """The value of an option that takes several whole numbers.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{flag} is {text!r}, not whole numbers", f"Write, say, {flag} 1,8,15.") from None

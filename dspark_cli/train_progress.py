@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import Reporter
+from dspark.cli.progress import RedrawnReporter, Reporter
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.live import Live
 
     from dspark.engine.training.acceptance import Acceptance
     from dspark.engine.training.generate import TextProgress
@@ -56,25 +55,18 @@ class TrainReporter(Reporter):
         return True
 
 
-class LiveTrainReporter(TrainReporter):
+class LiveTrainReporter(RedrawnReporter, TrainReporter):
     """A bar over the present step, the latest reading, and every measurement of the held-out texts."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-        self._live: Live | None = None
+        super().__init__(console)
         self._share: float | None = None
         self._line = ""
         self._rates: tuple[float, ...] = ()
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        super().step(name, done, total)
         self._share, self._line, self._rates = (done / total if total else None), "", ()
-        if self._live is None:
-            from rich.live import Live
-
-            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._render)
-            self._live.start()
+        super().step(name, done, total)
 
     def note(self, text: str) -> None:
         self._console.print(text)
@@ -88,11 +80,6 @@ class LiveTrainReporter(TrainReporter):
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         # Above the live part, where it stays.
         self._console.print(acceptance_line(acceptance, is_best=is_best))
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
     def _render(self) -> Group:
         from rich.console import Group
@@ -140,8 +127,8 @@ def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:
     return f"held out, step {acceptance.step:,}: {', '.join(parts)}; {kept}"
 
 
-def _left(seconds: float | None) -> str:
-    if seconds is None:
+def _left(left_s: float | None) -> str:
+    if left_s is None:
         return ""
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    minutes, rest = divmod(round(max(left_s, 0.0)), 60)
     return f", {minutes}:{rest:02} left"

@@ -15,7 +15,7 @@ def render(result: TrainResult, output: Path, sink: Sink) -> None:
     """Print what training gave; the drafter is in `output`."""
     state, best = result.state, result.state.best
     assert best is not None, "a run ends with a measurement"
-    seconds = max(state.elapsed_s, 1e-9)
+    training_s = max(state.elapsed_s, 1e-9)
     sink.document(
         {
             "command": "train",
@@ -29,10 +29,10 @@ def render(result: TrainResult, output: Path, sink: Sink) -> None:
             "best": best.to_dict(),
         }
     )
-    speed = state.positions / seconds
+    speed = state.positions / training_s
     rows = [
         ("text", f"{result.text.tokens:,} tokens in {result.text.texts:,} texts"),
-        ("training", f"{state.step:,} steps in {seconds:,.0f} s, {speed:,.0f} block positions a second"),
+        ("training", f"{state.step:,} steps in {training_s:,.0f} s, {speed:,.0f} block positions a second"),
         *_lengths(best),
         ("drafter", f"{output} ({result.parameters / 1e6:.1f} M parameters)"),
     ]

@@ -16,7 +16,7 @@ from dspark.engine.counts import RunStats
 from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.draft_top_k import kept_draft_tokens
 from dspark.engine.errors import EngineError, RequestError, UsageError
-from dspark.engine.graphs.decode_graphs import DecodeGraphs, Progress
+from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.graphs.static_memory import GraphSizes
 from dspark.engine.loop import DecodeLoop
 from dspark.engine.memory import kv_bytes, memory_report
@@ -24,6 +24,7 @@ from dspark.engine.models.drafter import Drafter
 from dspark.engine.models.target import Target
 from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.observation import RoundObserver
+from dspark.engine.progress import Progress
 from dspark.engine.requests import Completion, NotYet, Request
 from dspark.engine.round_meter import RoundListener
 from dspark.engine.scheduler.planner import RoundPlanner
@@ -149,8 +150,8 @@ class Engine:
         """Decode `requests`; completions come in the order in which they finish.
 
         Requests are pulled as slots become free, so an endless iterable is fine, and so is one that has the next only
-        once others are done (`NOT_YET`). A request that cannot run (an empty
-        or too long prompt, a token id outside the vocabulary) completes with `finish_reason` "error".
+        once others are done (`NOT_YET`). A request that cannot run (an empty or too long prompt, a token id outside the
+        vocabulary) completes with `finish_reason` "error".
 
         Raises:
             EngineError: this engine is already decoding another iterable.

@@ -8,18 +8,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from dspark.engine.errors import RequestError
+from dspark.engine.value_kinds import is_number, is_whole
 from dspark.engine.wording import shown
 
 _MAX_SEED = 2**64
 _MAX_COUNT = 2**31 - 1
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +36,20 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # `0 <= huge int` is fine but float(huge int) overflows, hence the bounds instead of math.isfinite alone.
-        if not _is_number(self.temperature) or not 0 <= self.temperature <= 1e6 or math.isnan(self.temperature):
+        if not is_number(self.temperature) or not 0 <= self.temperature <= 1e6 or math.isnan(self.temperature):
             raise RequestError(f"temperature is {shown(self.temperature)}", "Give a number from 0 (greedy) to 1e6.")
         # Other engines spell "off" as -1.
-        if _is_int(self.top_k) and self.top_k == -1:
+        if is_whole(self.top_k) and self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
-        if not _is_int(self.top_k) or not 0 <= self.top_k <= _MAX_COUNT:
+        if not is_whole(self.top_k) or not 0 <= self.top_k <= _MAX_COUNT:
             raise RequestError(f"top_k is {shown(self.top_k)}", f"Give a whole number from 0 (off) to {_MAX_COUNT}.")
-        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+        if not is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise RequestError(f"top_p is {shown(self.top_p)}", "Give a number above 0 and up to 1 (1 = off).")
-        if not _is_int(self.max_tokens) or not 1 <= self.max_tokens <= _MAX_COUNT:
+        if not is_whole(self.max_tokens) or not 1 <= self.max_tokens <= _MAX_COUNT:
             raise RequestError(
                 f"max_tokens is {shown(self.max_tokens)}", f"Give a whole number from 1 to {_MAX_COUNT}."
             )
-        if self.seed is not None and (not _is_int(self.seed) or not -_MAX_SEED < self.seed < _MAX_SEED):
+        if self.seed is not None and (not is_whole(self.seed) or not -_MAX_SEED < self.seed < _MAX_SEED):
             raise RequestError(f"seed is {shown(self.seed)}", "Give a whole number of at most 64 bits.")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
             raise RequestError("stop holds something that is no text, or an empty one", "Give non-empty texts.")

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import torch
 
-
-@dataclass(frozen=True, slots=True)
-class PartSeconds:
-    """How long the parts of a round took."""
-
-    draft_s: float
-    target_s: float
-    verify_s: float
-
-    @property
-    def round_s(self) -> float:
-        return self.draft_s + self.target_s + self.verify_s
+from dspark.engine.scheduler.round_time import PartTimes
 
 
 class RoundMarks:
@@ -41,10 +29,12 @@ class RoundMarks:
         event.record()
         self._marks.append(event)
 
-    def parts(self) -> PartSeconds:
+    def parts(self) -> PartTimes:
         """What lies between the four marks; the device has passed them all."""
         start, drafted, stepped, end = self._marks
-        return PartSeconds(_seconds(start, drafted), _seconds(drafted, stepped), _seconds(stepped, end))
+        return PartTimes(
+            draft_s=_seconds(start, drafted), target_s=_seconds(drafted, stepped), verify_s=_seconds(stepped, end)
+        )
 
     def gap_s(self, later: RoundMarks) -> float:
         """From the end of this round to the start of a later one."""

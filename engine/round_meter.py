@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dspark.engine.flights import Flight
-from dspark.engine.round_marks import PartSeconds, RoundMarks
+from dspark.engine.round_marks import RoundMarks
 from dspark.engine.scheduler.planner import RoundPlan
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RoundMeter:
             # Between rounds the device waited for the host: that is time which a larger batch does not cost.
             if self._last_marks is not None and flight.follows_a_round:
                 gap_s = self._last_marks.gap_s(marks)
-                parts = PartSeconds(parts.draft_s, parts.target_s + gap_s, parts.verify_s)
+                parts = replace(parts, target_s=parts.target_s + gap_s)
         if self._planner is not None and plan is not None:
             self._planner.observe(plan, accepted=landed.accepted_of_all)
         if self._planner is not None and plan is not None and parts is not None:

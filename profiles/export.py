@@ -38,8 +38,8 @@ def tensorrt_llm_cost_table(curve: StepCurve, *, scope: str = "round", sampled: 
     batch_sizes, overhead_s = np.empty(0, dtype=np.int64), np.empty(0)
     if scope == "round":
         requests = np.arange(1, curve.max_requests + 1)
-        overhead = curve.draft_time_s(requests) + curve.verification_time_s(requests, sampled=sampled)
-        batch_sizes, overhead_s = _shelf_ends(overhead)
+        round_overhead_s = curve.draft_time_s(requests) + curve.verification_time_s(requests, sampled=sampled)
+        batch_sizes, overhead_s = _shelf_ends(round_overhead_s)
     return {
         "token_counts": token_counts.tolist(),
         "step_time_ms": (step_s * _MS).tolist(),
@@ -69,14 +69,14 @@ def batch_times_s(curve: StepCurve, *, scope: str, sampled: bool) -> FloatArray:
     return curve.round_time_s(np.arange(1, most + 1), sampled=sampled)
 
 
-def _shelves(times: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """times [N] at sizes 1 ... N -> first size, last size and time of every run of equal times."""
-    starts = np.flatnonzero(np.diff(times, prepend=np.nan) != 0)
-    return starts + 1, np.append(starts[1:], times.size), times[starts]
+def _shelves(times_s: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """times_s [N] of sizes 1 ... N -> first size, last size and time of every run of equal times."""
+    starts = np.flatnonzero(np.diff(times_s, prepend=np.nan) != 0)
+    return starts + 1, np.append(starts[1:], times_s.size), times_s[starts]
 
 
-def _shelf_ends(times: FloatArray) -> tuple[IntArray, FloatArray]:
-    """times [N] at sizes 1 ... N -> both ends of every shelf, a size of its own once."""
-    first, last, time = _shelves(times)
+def _shelf_ends(times_s: FloatArray) -> tuple[IntArray, FloatArray]:
+    """times_s [N] of sizes 1 ... N -> both ends of every shelf, a size of its own once."""
+    first, last, time_s = _shelves(times_s)
     sizes, index = np.unique(np.concatenate([first, last]), return_index=True)
-    return sizes, np.concatenate([time, time])[index]
+    return sizes, np.concatenate([time_s, time_s])[index]

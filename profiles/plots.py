@@ -10,6 +10,7 @@ import numpy as np
 from dspark.profiles.curve import StepCurve
 from dspark.profiles.profile import Profile
 from dspark.profiles.staircase import FloatArray, Staircase
+from dspark.profiles.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,11 @@ def draw_profile(time_axes: Axes, speed_axes: Axes, profile: Profile) -> None:
 
 
 def save_plot(profile: Profile, path: Path) -> None:
-    """One picture of the profile: step time and SPS(B), side by side."""
+    """One picture of the profile, a PNG file: step time and SPS(B), side by side.
+
+    Raises:
+        OSError: the place cannot be written.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,8 +84,8 @@ def save_plot(profile: Profile, path: Path) -> None:
         f"behind {curve.reference_context_tokens} tokens of context",
         fontsize="medium",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png")
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=150, format="png")
 
 
 def _scale_to_stairs(axes: Axes) -> None:

@@ -34,9 +34,7 @@ The document is strict JSON (no NaN, no Infinity). Times are seconds.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +45,7 @@ from dspark.profiles.errors import ProfileError
 from dspark.profiles.fit import PredictionError
 from dspark.profiles.measurement import Measurement
 from dspark.profiles.typed_json import member, parse
+from dspark.profiles.whole_file import whole_file
 
 FORMAT = "dspark-profile"
 VERSION = 1
@@ -120,16 +119,11 @@ def save_profile(profile: Profile, path: Path) -> None:
         ProfileError: the place cannot be written.
     """
     text = json.dumps(profile_to_dict(profile), indent=2, ensure_ascii=False, allow_nan=False)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        with whole_file(path) as unfinished:
+            unfinished.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ProfileError(f"{path} cannot be written: {error.strerror or error}", "Choose another place.") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def load_profile(path: Path) -> Profile:

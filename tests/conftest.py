@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 # Decides how triton will be imported, so it comes before whatever imports triton.
 import triton_mode  # noqa: F401
 from tiny_models import TINY_MODELS, TinyModel, save_tiny_model
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +42,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny
 @pytest.fixture(params=list(TINY_MODELS))
 def any_tiny_model(request: pytest.FixtureRequest, tiny_model: Callable[[str], TinyModel]) -> TinyModel:
     return tiny_model(request.param)
+
+
+@pytest.fixture
+def axes() -> Axes:
+    """Those of an empty figure."""
+    from matplotlib.figure import Figure
+
+    return Figure().subplots()

@@ -14,14 +14,12 @@ from dspark.engine.graphs.draft_graphs import DraftGraphs
 from dspark.engine.graphs.prefill_graphs import PrefillGraphs
 from dspark.engine.graphs.static_memory import GraphSizes, StaticMemory
 from dspark.engine.graphs.target_graphs import TargetGraphs, VerificationGraphs
+from dspark.engine.progress import Progress
 from dspark.engine.sampling import Sampling
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
     from dspark.engine.models.drafter import Drafter
-
-# (what is being captured, done, total)
-Progress = Callable[[str, int, int], None]
 
 
 class DecodeGraphs:

@@ -180,7 +180,7 @@ def decode_file(
             if traces is not None:
                 traces.write(results.records())
             document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
-            write_document(job.metrics, document)
+            _write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()
     return summary
@@ -218,7 +218,7 @@ def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowT
     return RowTraces(engine, file, dataset=input.dataset)
 
 
-def write_document(path: Path, document: Mapping[str, Any]) -> None:
+def _write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON file at once: whoever reads `path` sees all of it or the one before."""
     with replaced(path) as writer:
         writer.write(strict_json.dumps(document, indent=2) + b"\n")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dspark.engine.errors import RequestError
+from dspark.engine.value_kinds import is_number, is_whole
 from dspark.engine.wording import closest, shortened
 
 KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
@@ -109,10 +110,10 @@ def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]
     if limit is not None and settings.setdefault("max_tokens", limit) != limit:
         raise RequestError("`max_tokens` and `max_completion_tokens` differ", "Keep one of them.")
     for name in ("max_tokens", "top_k", "seed"):
-        if name in settings and (not isinstance(settings[name], int) or isinstance(settings[name], bool)):
+        if name in settings and not is_whole(settings[name]):
             raise RequestError(f"`{name}` must be a whole number, not {json_type(settings[name])}", _NO_QUOTES)
     for name in ("temperature", "top_p"):
-        if name in settings and (not isinstance(settings[name], int | float) or isinstance(settings[name], bool)):
+        if name in settings and not is_number(settings[name]):
             raise RequestError(f"`{name}` must be a number, not {json_type(settings[name])}", _NO_QUOTES)
     if not isinstance(settings.get("ignore_eos", False), bool):
         raise RequestError(

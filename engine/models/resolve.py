@@ -13,8 +13,8 @@ from typing import Any
 from dspark.engine.errors import CheckpointError, UnknownModelError
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET, NGRAM_DRAFTER, NO_DRAFTER
 from dspark.engine.models.builtin import builtin_target
-from dspark.engine.models.builtin_convert import Progress
 from dspark.engine.ngram.drafter import NgramDrafter
+from dspark.engine.progress import Progress
 from dspark.engine.wording import first_line, shortened
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dspark.engine.errors import UsageError
+from dspark.engine.value_kinds import is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class NgramDrafter:
     def __post_init__(self) -> None:
         for name in ("block_size", "longest_match"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise UsageError(f"{name} of the n-gram drafter is {value!r}", "Give a whole number of at least 1.")
 
     @property

@@ -6,13 +6,14 @@ repeats says how far the numbers can be trusted, the choice of recorded requests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dspark.calibration import Traces
+from dspark.engine.progress import Progress, silent
 from dspark.engine.report.rounds import drafts_are_certain, full_blocks, replayable
 from dspark.engine.scheduler.replay import ReplayBlocks, ReplayResult, replay
 from dspark.profiles import Profile, StepCurve
@@ -100,7 +101,7 @@ def policy_frontier(
     temperatures: NDArray[np.float64],
     *,
     seed: int,
-    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    progress: Progress = silent,
 ) -> Frontier | None:
     """Replay every policy; None without a full block, or if the profile does not cover one request's."""
     steps = concurrency_steps(profile.curve)

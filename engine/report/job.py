@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.atomic_file import replaced
+from dspark.engine.progress import Progress, silent
 from dspark.engine.report.comparison import comparison_panels
 from dspark.engine.report.facts import fact_rows, manifest
 from dspark.engine.report.page import Group, PlacedFigure, render_page
@@ -37,7 +38,7 @@ def make_report(
     runs: Sequence[Run],
     *,
     seed: int,
-    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    progress: Progress = silent,
 ) -> Report:
     """Compute and draw everything about `runs`; the same artefacts and seed give the same report."""
     sections = [make_section(run, seed=seed, progress=progress) for run in runs]
@@ -91,7 +92,7 @@ def save_report(report: Report, folder: Path) -> None:
 class _Drawing:
     """Draws panels one after the other and tells how far it is."""
 
-    def __init__(self, total: int, progress: Callable[[str, int, int], None]) -> None:
+    def __init__(self, total: int, progress: Progress) -> None:
         self._total, self._progress, self._done = total, progress, 0
 
     def place(self, panels: Sequence[Panel], slug: str) -> tuple[PlacedFigure, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dspark.engine.jobs.workdir_names import CALIBRATION, PROFILE, TRACES
+from dspark.engine.progress import Progress
 from dspark.engine.report.acceptance import decoded_lengths, traced_lengths
 from dspark.engine.report.curve_panels import frontier_panels, step_curve_panel
 from dspark.engine.report.frontier import Frontier, policy_frontier
@@ -24,8 +24,6 @@ from dspark.engine.report.trace_panels import (
     sweep_panel,
 )
 from dspark.engine.report.verdict import Verdict, judge
-
-Progress = Callable[[str, int, int], None]
 
 # Figures that rest on traces, in the order of the page.
 _TRACED = {

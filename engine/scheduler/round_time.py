@@ -27,14 +27,15 @@ class RoundLoad:
 
 @dataclass(frozen=True, slots=True)
 class PartTimes:
-    """Seconds of a round's parts, as the step curve has them and corrected by what was measured."""
+    """Seconds of a round's parts: by the step curve, expected after correction, or measured."""
 
     target_s: float
     verify_s: float
-    draft_s: float  # 0 if the next block is not drafted
+    draft_s: float  # 0 if no block is drafted
 
     @property
     def round_s(self) -> float:
+        """Seconds of the whole round."""
         return self.target_s + self.verify_s + self.draft_s
 
 

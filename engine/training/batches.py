@@ -33,7 +33,7 @@ class HostBatch:
     text_positions: np.ndarray  # [B*S] int64
     cache_rows: np.ndarray  # [B*S] int64
     query_starts: np.ndarray  # [R+1] int32
-    block_tables: np.ndarray  # [R, M] int32
+    block_tables: np.ndarray  # [R, pages] int32
     # The blocks. An anchor sees the columns first … anchor - 1 of its row; a block that is none sees nothing.
     anchor_columns: np.ndarray  # [B, A] int64
     first_columns: np.ndarray  # [B, A] int64

@@ -67,7 +67,7 @@ def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:
     if config.enable_confidence_head:
         confidence = "confidence head" + (" with Markov" if config.confidence_head_with_markov else "")
     megabytes = 2 * facts.parameters / 1e6
-    seconds = max(state.elapsed_s, 1e-9)
+    training_s = max(state.elapsed_s, 1e-9)
     layout = (
         f"DeepSpec (`Qwen3DSparkModel`), bf16, {facts.parameters / 1e6:.1f} M parameters, {megabytes:.0f} MB; "
         "embedding and head are the target's"
@@ -77,8 +77,8 @@ def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:
         f"{config.mask_token_id}; RoPE θ {config.backbone.rope.theta:g}; rms eps {config.backbone.rms_norm_eps:g}"
     )
     training = (
-        f"{state.step:,} steps, {state.positions:,} block positions in {seconds:.0f} s "
-        f"({state.positions / seconds:,.0f} a second) on {manifest.get('device_name') or 'a CPU'}; "
+        f"{state.step:,} steps, {state.positions:,} block positions in {training_s:.0f} s "
+        f"({state.positions / training_s:,.0f} a second) on {manifest.get('device_name') or 'a CPU'}; "
         f"torch {manifest.get('torch')}, triton {manifest.get('triton')}, dspark {manifest.get('dspark')}"
     )
     texts = (

@@ -25,12 +25,12 @@ class WritingEngine(Protocol):
 class TextBudget:
     """The text phase ends at whichever comes first; what has been begun is finished."""
 
-    seconds: float | None
+    time_s: float | None
     tokens: int | None
 
     def share_used(self, elapsed_s: float, num_tokens: int) -> float:
         """From 0 to 1 and beyond."""
-        time_share = 0.0 if self.seconds is None else elapsed_s / self.seconds
+        time_share = 0.0 if self.time_s is None else elapsed_s / self.time_s
         return max(time_share, 0.0 if self.tokens is None else num_tokens / self.tokens)
 
 

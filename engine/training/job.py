@@ -210,8 +210,8 @@ def _write(
         )
 
     reporter.step("Writing text")
-    seconds = None if job.text.minutes is None else 60 * job.text.minutes
-    budget = TextBudget(seconds, job.text.tokens)
+    time_s = None if job.text.minutes is None else 60 * job.text.minutes
+    budget = TextBudget(time_s, job.text.tokens)
     write_texts(engine, source, job.data, budget=budget, resume=job.resume, report=reporter.wrote)
 
 

@@ -20,15 +20,15 @@ class RunClock:
     settings: TrainSettings
     before_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
-    _started: float = field(init=False)
+    _started_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._started = self.clock()
+        self._started_s = self.clock()
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of training, all processes together."""
-        return self.before_s + self.clock() - self._started
+        return self.before_s + self.clock() - self._started_s
 
     def progress(self, step: int) -> float:
         """Share of the run that is done when `step` steps are."""

@@ -14,6 +14,7 @@ from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.file_lock import names, taken, try_lock
 from dspark.engine.training.settings import PARTIAL_SUFFIX
+from dspark.engine.value_kinds import is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _text(line: bytes, where: str) -> Text:
         if not _is_tokens(row.get(name)):
             raise UsageError(f"{where}: `{name}` is no list of token ids", remedy)
     temperature = row.get("temperature", 1.0)
-    if not isinstance(temperature, int | float) or isinstance(temperature, bool) or temperature < 0:
+    if not is_number(temperature) or temperature < 0:
         raise UsageError(f"{where}: `temperature` is no number of at least 0", remedy)
     return Text(**row)
 

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dspark.calibration import Proportion, reliability_bins, wilson_interval
 from dspark.calibration.plots import AFTER, BEFORE, draw_acceptance, draw_counts, draw_reliability
-
-
-@pytest.fixture
-def axes() -> Axes:
-    return Figure().subplots()
 
 
 def error_bars(axes: Axes, container: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import rcParams
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dspark.profiles import Staircase
 from dspark.profiles.plots import draw_profile, draw_step_time, draw_steps_per_s, save_plot
-
-
-@pytest.fixture
-def axes() -> Axes:
-    return Figure().subplots()
 
 
 def test_step_time_is_a_staircase_that_rises_behind_each_bucket(axes, profile):
@@ -74,3 +68,17 @@ def test_a_picture_and_nothing_global(profile, tmp_path):
     save_plot(profile, tmp_path / "new" / "profile.png")
     assert (tmp_path / "new" / "profile.png").read_bytes().startswith(b"\x89PNG")
     assert dict(rcParams) == before
+
+
+def test_a_picture_that_fails_leaves_the_one_before(profile, tmp_path, monkeypatch):
+    path = tmp_path / "profile.png"
+    path.write_bytes(b"before")
+
+    def broken(figure, place, **options):
+        place.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.raises(OSError, match="No space left"):
+        save_plot(profile, path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"profile.png": b"before"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import rcParams
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dspark.engine.report.acceptance import AcceptanceLengths
 from dspark.engine.report.audit import PositionScore, SignalScores
@@ -40,11 +38,6 @@ def line(policy, verified):
 
 
 LINES = [line("none", (0.0, 0.0)), line("async", (4.0, 2.0)), line("oracle", (3.0, 1.0))]
-
-
-@pytest.fixture
-def axes() -> Axes:
-    return Figure().subplots()
 
 
 def test_lengths_are_shares_of_each_source_side_by_side(axes):
