@@ -86,6 +86,10 @@ class Ledger:
         self._alone.add(index)
         return True
 
+    async def came_through(self, index: int) -> None:
+        """A row was decoded with none beside it. Its answer may still be lost, with a worker that the next row ends."""
+        self._alone.discard(index)
+
     async def loading(self) -> None:
         """A worker begins to load the models."""
         self._loads += 1

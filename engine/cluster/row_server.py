@@ -53,6 +53,7 @@ class RowServer:
 
     Args:
         may_try_alone: asked before a row is decoded with none beside it; if not, the row has ended a worker.
+        came_through: told of such a row when it is done.
         check_device: raises if the device is broken for good, which ends the process by `give_up`.
     """
 
@@ -61,11 +62,13 @@ class RowServer:
         engine: ServedEngine,
         *,
         may_try_alone: Callable[[int], bool] = lambda index: True,
+        came_through: Callable[[int], None] = lambda index: None,
         check_device: Callable[[], None] = lambda: None,
         give_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._may_try_alone = may_try_alone
+        self._came_through = came_through
         self._check_device = check_device
         self._give_up = give_up
         self._recorder = RoundRecorder(engine.gamma)
@@ -100,6 +103,8 @@ class RowServer:
             self._engine.observer = self._recorder if first.record_rounds else None
             try:
                 for completion in self._engine.generate(self._requests(first, running)):
+                    if first.alone:
+                        self._came_through(completion.index)
                     self._finish(running[completion.index], completion)
                     del running[completion.index]
             except Exception as error:

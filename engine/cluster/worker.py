@@ -65,6 +65,7 @@ class Worker:
         self._server = RowServer(
             engine,
             may_try_alone=lambda index: bool(self._ask(ledger.may_try_alone.remote(index))),
+            came_through=lambda index: self._ask(ledger.came_through.remote(index)),
             check_device=lambda: _check(engine),
             give_up=lambda: os._exit(_GIVEN_UP),
         )

@@ -34,6 +34,9 @@ def test_the_last_attempt_is_row_by_row_and_each_row_has_one():
         assert await ledger.may_try_alone(7)
         assert not await ledger.may_try_alone(7)
         assert await ledger.may_try_alone(8)
+        # Its answer was lost with a worker that another row ended.
+        await ledger.came_through(8)
+        assert await ledger.may_try_alone(8)
         await ledger.finished(4, [7, 8])
         assert await ledger.may_try_alone(7)
         assert not await ledger.begin(4)

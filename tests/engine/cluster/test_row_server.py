@@ -120,6 +120,17 @@ def test_a_row_that_has_ended_a_worker_is_not_tried_again():
     assert [request.index for request in engine.asked] == [0, 2]
 
 
+def test_a_row_that_came_through_alone_is_told_before_the_next_one_is_tried():
+    told = []
+    server = RowServer(
+        TracedEngine(),
+        may_try_alone=lambda index: told.append(f"tries {index}") or index != 1,
+        came_through=lambda index: told.append(f"{index} came through"),
+    )
+    server.answers(asked(0, 1, 2), alone=True)
+    assert told == ["tries 0", "0 came through", "tries 1", "tries 2", "2 came through"]
+
+
 def test_a_device_that_is_broken_for_good_ends_the_worker():
     given_up = threading.Event()
 
