@@ -13,6 +13,7 @@ from dspark.engine.report.rounds import Sample
 from dspark.engine.report.verdict import Gain, Verdict
 from dspark.profiles import Profile
 from dspark.profiles.plots import draw_profile
+from dspark.profiles.trust import doubts_about
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,12 @@ def step_curve_panel(profile: Profile) -> Panel:
             f"{curve.reference_context_tokens:,} tokens of context. A batch takes the time of the smallest bucket that "
             "holds it; bands are the 20th to 80th percentile of repeats."
         ),
-        numbers={"curve": curve.to_dict(), "round_time_s": round_s, "notes": profile.notes},
+        numbers={
+            "curve": curve.to_dict(),
+            "round_time_s": round_s,
+            "notes": profile.notes,
+            "doubts": doubts_about(profile),
+        },
         table=Table(("packed tokens", "step ms", "p20 – p80", "greedy round ms", "steps/s"), rows),
         draw=draw,
     )
@@ -56,7 +62,9 @@ def step_curve_panel(profile: Profile) -> Panel:
 
 def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, calibrated: bool) -> list[Panel]:
     """Throughput against speed per user, and the verification budget against concurrency."""
-    repeats = "with different requests each" if are_apart(frontier.requests) else "of the same requests"
+    repeats = "each on requests of its own"
+    if not are_apart(frontier.requests):
+        repeats = "on the same requests, too few to share out, and hold for these requests alone"
     method = (
         f"{words.plural(frontier.blocks, 'full block')} of {words.plural(frontier.requests, 'request')} "
         f"({sample.description}) are resampled: each place in the batch takes recorded requests at random, one after "
@@ -67,7 +75,7 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         f"{frontier.setting.context_tokens:,} tokens of context, verification "
         f"{'sampled' if frontier.setting.sampled else 'greedy'}. `fixed:k` pays for drafting a whole block. The bound "
         "knows every outcome beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
-        f"intervals (95 %, Student's t) come from {REPEATS} repeats {repeats}."
+        f"intervals (95 %, Student's t) come from {REPEATS} repeats, {repeats}."
     )
     if frontier.concurrency_limit < MOST_CONCURRENT:
         method += f" The profile covers {words.plural(frontier.concurrency_limit, 'request')} at once and no more."
@@ -90,7 +98,7 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         Panel(
             name="verification_budget",
             title="Verification budget",
-            sentence=_about_budget(frontier),
+            sentence=words.if_held(_about_budget(frontier)) if verdict.doubts else _about_budget(frontier),
             alt="Line chart of verified drafts per request and round against requests at once, one line a policy.",
             method="From the same replay: means over its rounds.",
             numbers={
@@ -117,7 +125,8 @@ def _about_frontier(frontier: Frontier, verdict: Verdict) -> str:
     if last > first:
         ends += f" to {line.tokens_per_s[-1]:,.0f} at {last:,} ({line.tokens_per_s_per_user[-1]:,.1f} per user)"
     best = max(verdict.scheduled, key=lambda gain: gain.gain)
-    return f"{ends}; against the best policy that does not schedule its largest gain is {_gain(best)}."
+    sentence = f"{ends}; against the best policy that does not schedule its largest gain is {_gain(best)}."
+    return words.if_held(sentence) if verdict.doubts else sentence
 
 
 def _gain(gain: Gain) -> str:

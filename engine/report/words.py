@@ -10,6 +10,7 @@ from dspark.engine.report.audit import CALIBRATED, HEAD, ORACLE, SignalScores
 from dspark.engine.report.drift import Drift
 from dspark.engine.report.sweep import ThresholdSweep
 from dspark.profiles import Profile
+from dspark.profiles.trust import doubts_about
 
 # A difference that fewer random splits than this show is told as one.
 _SIGNIFICANT = 0.05
@@ -26,6 +27,11 @@ def joined(parts: Iterable[str]) -> str:
 def plural(count: int, noun: str) -> str:
     """A count and its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def if_held(sentence: str) -> str:
+    """A claim that rests on times which may be wrong."""
+    return f"If these times hold, {sentence[0].lower()}{sentence[1:]}"
 
 
 def about_raw_reliability(metrics: Sequence[PredictionMetrics]) -> str:
@@ -49,9 +55,11 @@ def about_acceptance(datasets: Sequence[DatasetAcceptance]) -> str:
     if not reached:
         return "No position was reached."
     often = [(k, rate) for k, rate in reached if first.positions[k - 1].trials >= _TELLING]
-    (_, at_first), (last, at_last) = reached[0], (often or reached)[-1 if often else 0]
-    sentence = f"Position 1 is accepted in {at_first:.0%} of {plural(first.rounds, 'round')}"
-    if last > 1:
+    (start, at_first), (last, at_last) = reached[0], (often or reached)[-1 if often else 0]
+    # Rounds that drafted nothing, or ended before their first draft was judged, are none of these.
+    judged = first.positions[start - 1].trials
+    sentence = f"Position {start} is accepted in {at_first:.0%} of {plural(judged, 'round')}"
+    if last > start:
         sentence += f", position {last} in {at_last:.0%} of those that reach it"
     named = [d for d in datasets if d.positions[0].rate is not None and d is not first]
     if len(named) > 1:
@@ -116,11 +124,15 @@ def about_curve(profile: Profile) -> str:
         i = int(jumps.argmax())
         low, high = stairs.buckets[i : i + 2]
         sentence += f"; the steepest stair leads from {low:,} to {high:,} tokens ({jumps[i]:+.0%})"
-    return sentence + "."
+    doubts = doubts_about(profile)
+    return f"{sentence}. {doubts.sentence}" if doubts else sentence + "."
 
 
-def about_audit(scores: Sequence[SignalScores], described: str) -> str:
-    """How well confidence predicts acceptance beside signals that cost nothing."""
+def about_audit(scores: Sequence[SignalScores], described: str, *, greedy: bool) -> str:
+    """How well confidence predicts acceptance beside signals that cost nothing.
+
+    Greedily decoded, a draft passes or does not, and its true acceptance probability tells which: no news.
+    """
     by_name = {signal.name: signal for signal in scores}
     head = by_name.get(CALIBRATED, by_name[HEAD])
     free = [s for s in scores if s.name.startswith("draft_") and s.pooled_auc is not None]
@@ -137,7 +149,7 @@ def about_audit(scores: Sequence[SignalScores], described: str) -> str:
             f", {how} the best number that comes for free ({best.label.removeprefix('free: ')}, {best.pooled_auc:.3f})"
         )
     oracle = by_name.get(ORACLE)
-    if oracle is not None and oracle.pooled_auc is not None:
+    if oracle is not None and oracle.pooled_auc is not None and not greedy:
         sentence += f"; the true acceptance probability would reach {oracle.pooled_auc:.3f}"
     if not free and oracle is None:
         sentence += "; these traces record neither the free signals nor the true acceptance to hold it against"
