@@ -161,7 +161,7 @@ def test_notes_and_poor_predictions_are_said(workplace, capsys):
 def test_the_cost_of_a_kv_token_has_three_digits(workplace, capsys, load_s, shown):
     def costly():
         profile = make_profile()
-        stairs = replace(profile.curve.target, load_s=np.full(6, load_s), reference_load=np.zeros(6))
+        stairs = replace(profile.curve.target, load_s=np.full(6, load_s), reference_load=np.zeros(6, dtype=np.int64))
         return replace(profile, curve=replace(profile.curve, target=stairs))
 
     workplace.answer = costly
