@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dspark.calibration import PredictionMetrics
+from dspark.calibration.verdict import FEW_ROUNDS, FEWEST_MEASURED
 from dspark.engine.report.acceptance import AcceptanceLengths, DatasetAcceptance
 from dspark.engine.report.audit import CALIBRATED, HEAD, ORACLE, SignalScores
 from dspark.engine.report.drift import Drift
@@ -36,13 +37,22 @@ def if_held(sentence: str) -> str:
 
 def about_raw_reliability(metrics: Sequence[PredictionMetrics]) -> str:
     """Of a head that was not calibrated."""
-    known = [m for m in metrics if m.ece is not None and m.ece_null is not None and m.mean_prediction is not None]
-    if not known:
+    rounds = [sum(m.reliability.count) if m.reliability is not None else 0 for m in metrics]
+    if not any(rounds):
         return "No position has a known outcome."
-    outside = [k for k, m in enumerate(metrics, start=1) if m.calibrated is False]
+    known = [m for m, count in zip(metrics, rounds, strict=True) if count >= FEWEST_MEASURED]
+    if not known:
+        return (
+            f"Uncalibrated, and too few rounds to tell how well: {max(rounds)} at a position, and it takes "
+            f"{FEWEST_MEASURED}."
+        )
+    outside = [k for k, m in enumerate(metrics, start=1) if m in known and m.calibrated is False]
     mean_ece = sum(m.ece or 0.0 for m in known) / len(known)
     if not outside:
-        return f"Uncalibrated: mean ECE {mean_ece:.3f}; every position lies inside what perfect calibration would show."
+        inside = "every position lies inside what perfect calibration would show"
+        if max(rounds) < FEW_ROUNDS:
+            inside += f", of which {max(rounds)} rounds show little"
+        return f"Uncalibrated: mean ECE {mean_ece:.3f}; {inside}."
     positions = joined(str(k) for k in outside)
     word = "position" if len(outside) == 1 else "positions"
     return f"Uncalibrated: mean ECE {mean_ece:.3f}; {word} {positions} beyond what perfect calibration would show."

@@ -104,6 +104,23 @@ def test_the_true_acceptance_is_no_news_of_greedy_rounds(tmp_path, blank_picture
     assert ("the true acceptance probability would reach" in sentence) == told
 
 
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        (77, "Uncalibrated, and too few rounds to tell how well: 77 at a position, and it takes 100."),
+        (400, "perfect calibration would show, of which 400 rounds show little."),
+        (2500, "perfect calibration would show."),
+    ],
+    ids=["too few", "few", "enough"],
+)
+def test_few_rounds_are_no_proof_of_calibration(tmp_path, blank_pictures, rounds, told):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_traces(make_rounds(rounds, gamma=1), folder / "traces.parquet")
+    sentence = report_of(folder).summary["runs"][0]["figures"]["reliability"]["sentence"]
+    assert sentence.endswith(told)
+
+
 def test_acceptance_is_told_of_the_rounds_in_the_table(tmp_path, blank_pictures):
     folder = tmp_path / "run"
     folder.mkdir()
