@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dspark.engine.report import words
 from dspark.engine.report.frontier import ASYNC, MOST_CONCURRENT, REPEATS, Frontier, are_apart
 from dspark.engine.report.panel import Panel, Table, legend
@@ -17,6 +19,9 @@ from dspark.profiles.trust import doubts_about
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Lines that differ by a smaller share, or by fewer drafts a round, are one to the eye.
+_APART = 0.01
 
 
 def step_curve_panel(profile: Profile) -> Panel:
@@ -77,6 +82,8 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         "knows every outcome beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
         f"intervals (95 %, Student's t) come from {REPEATS} repeats, {repeats}."
     )
+    method += f" Points run from few requests at once (right) to many (left), written beside those of `{ASYNC}`."
+    method += _hidden(frontier, "tokens_per_s")
     if frontier.concurrency_limit < MOST_CONCURRENT:
         method += f" The profile covers {words.plural(frontier.concurrency_limit, 'request')} at once and no more."
     numbers = _numbers(frontier, verdict)
@@ -100,7 +107,7 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
             title="Verification budget",
             sentence=words.if_held(_about_budget(frontier)) if verdict.doubts else _about_budget(frontier),
             alt="Line chart of verified drafts per request and round against requests at once, one line a policy.",
-            method="From the same replay: means over its rounds.",
+            method="From the same replay: means over its rounds." + _hidden(frontier, "verified_per_request"),
             numbers={
                 "concurrency": frontier.concurrency,
                 "verified_per_request": _by_policy(frontier, "verified_per_request"),
@@ -115,6 +122,17 @@ def _draw(figure: Figure, draw: Any, frontier: Frontier) -> None:
     axes = figure.subplots()
     draw(axes, frontier.lines)
     legend(figure, [axes])
+
+
+def _hidden(frontier: Frontier, name: str) -> str:
+    """Which lines cannot be seen, since they lie on that of `async`."""
+    shown = getattr(frontier.line(ASYNC), name)
+    same = [
+        f"`{line.policy}`"
+        for line in frontier.lines
+        if line.policy != ASYNC and np.allclose(getattr(line, name), shown, rtol=_APART, atol=_APART)
+    ]
+    return f" {words.joined(same)} {'lies' if len(same) == 1 else 'lie'} on `{ASYNC}` throughout." if same else ""
 
 
 def _about_frontier(frontier: Frontier, verdict: Verdict) -> str:
