@@ -15,6 +15,9 @@ from dspark.calibration.traces import Traces
 # A perfectly calibrated sample of this size still shows an ECE of about .03.
 FEW_ROUNDS = 2000
 
+# What a fit takes, a measurement takes too.
+FEWEST_MEASURED = FEWEST_OBSERVED
+
 _LARGE_SHARE = 0.02
 _AUC_LOSS = 0.005
 
@@ -23,9 +26,15 @@ def verdict(fits: Sequence[PositionFit], metrics: Sequence[PositionMetrics], *, 
     """One sentence: did calibration help?"""
     if not any(fit.fitted for fit in fits):
         return "Too little was observed to calibrate any position: every temperature stays 1."
-    measured = [m for m in metrics if m.before.ece_null is not None and m.after.ece_null is not None]
-    if not measured:
+    known = [m for m in metrics if m.before.ece_null is not None and m.after.ece_null is not None]
+    if not known:
         return "No round is left to measure the temperatures on."
+    measured = [m for m in known if m.rounds >= FEWEST_MEASURED]
+    if not measured:
+        return (
+            f"Too few rounds to tell whether calibration helps: {max(m.rounds for m in known)} at a position to "
+            f"measure on, and it takes {FEWEST_MEASURED}."
+        )
     before = float(np.mean([m.before.ece for m in measured]))
     after = float(np.mean([m.after.ece for m in measured]))
     null_mean = float(np.mean([m.after.ece_null.mean for m in measured if m.after.ece_null]))
@@ -39,6 +48,9 @@ def verdict(fits: Sequence[PositionFit], metrics: Sequence[PositionMetrics], *, 
     )
     noise = null_high - null_mean
     if before <= before_high and abs(before - after) <= noise:
+        most = max(m.rounds for m in measured)
+        if most < FEW_ROUNDS:
+            return f"Before and after, {most} rounds cannot tell the confidences from calibrated ones: {change}."
         return f"The confidences were calibrated already, and calibration changes nothing beyond noise: {change}."
     if after < before - noise:
         return f"Calibration helped: {change}."

@@ -45,6 +45,8 @@ def render(made: Calibration, source: Source, sink: Sink, *, calibration: Path) 
         ("k", "rounds", "T", "ECE", "perfect: mean, 95 %"),
         [_calibration_row(position) for position in made.positions],
     )
+    if not all(position.fit.fitted for position in made.positions):
+        sink.note("T is 1 (left) where too little was observed to fit one.")
     sink.grid(
         "the same, and acceptance of the rounds that reached k",
         ("k", "accepted", "NLL", "Brier", "AUC"),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _ANSWERS, _ANSWER_CHARACTERS = 2, 200
 _NAMES, _NAME_CHARACTERS = 4, 30
+# A speed that is off by a larger share of what was predicted says that the profile no longer fits.
+_FITTING = 0.25
 
 
 def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink, *, why: str) -> None:
@@ -39,6 +41,9 @@ def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink, *, why: str) -
     if sink.for_people:
         for name, text in first_answers(job.output):
             sink.note(f"{name}: {text}")
+    misfit = about_misfit(this_run["engine_rounds"]["plan"])
+    if misfit:
+        sink.note(misfit)
     _tell_errors(totals, job.output, sink)
 
 
@@ -54,6 +59,16 @@ def first_answers(output: Path) -> Iterator[tuple[str, str]]:
                 found += 1
             if found == _ANSWERS:
                 return
+
+
+def about_misfit(plan: Mapping[str, Any] | None) -> str | None:
+    """A sentence if planned rounds were much slower or faster than the profile told; `plan` as in `engine_rounds`."""
+    if plan is None or abs(plan["measured_tokens_per_s"] / plan["predicted_tokens_per_s"] - 1) <= _FITTING:
+        return None
+    return (
+        "The profile does not fit this machine's present state, so rounds may have been planned badly: "
+        "`dspark profile` measures it again."
+    )
 
 
 def _counts(totals: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dspark.profiles import PredictionError, Profile
 
 MEASURING = "Measuring"
-# A held-out error beyond this makes the curve a poor guide.
-_TRUSTED = 0.1
 
 
 def profile(
@@ -150,6 +148,8 @@ def _save(measured: Profile, document: Path, picture: Path) -> None:
 
 
 def _render(measured: Profile, document: Path, picture: Path, sink: Sink) -> None:
+    from dspark.profiles.trust import MEASURE_AGAIN, doubts_about
+
     curve, validation = measured.curve, measured.validation
     stairs = curve.reference_target
     buckets = stairs.buckets
@@ -173,7 +173,7 @@ def _render(measured: Profile, document: Path, picture: Path, sink: Sink) -> Non
             str(bucket),
             f"{stairs.time_s[i] * 1e3:.2f}",
             f"{stairs.p20_s[i] * 1e3:.2f}-{stairs.p80_s[i] * 1e3:.2f}",
-            f"{stairs.load_s[i] * 1e9:,.1f}",
+            _three_digits(stairs.load_s[i] * 1e9),
             f"{speed[i]:,.1f}",
             f"{round_speed[i]:,.1f}",
         )
@@ -194,8 +194,16 @@ def _render(measured: Profile, document: Path, picture: Path, sink: Sink) -> Non
     sink.table("profile", summary)
     for note in measured.notes:
         sink.note(note)
-    if validation.median is not None and validation.median > _TRUSTED:
-        sink.note("The curve predicts new points poorly: measure again on a quiet machine, with more --repeats.")
+    poor_guide = doubts_about(measured).poor_guide
+    if poor_guide:
+        sink.note(f"{poor_guide[0].upper()}{poor_guide[1:]}. {MEASURE_AGAIN}.")
+
+
+def _three_digits(value: float) -> str:
+    """Three significant ones, without an exponent; what would show as less than a thousandth is 0."""
+    if value < 0.001:
+        return "0"
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _error_document(error: PredictionError) -> dict[str, Any]:

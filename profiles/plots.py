@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 TARGET = "#0072b2"
 ROUND = "#d55e00"
 DRAFT = "#009e73"
+# Batches further apart than by this factor share no linear axis: the small ones would be a line.
+_MOST_LINEAR = 32
+_MOST_TICKS = 8
 
 
 def draw_step_time(axes: Axes, staircase: Staircase, *, label: str, color: str = TARGET, linestyle: str = "-") -> None:
@@ -59,6 +62,10 @@ def draw_profile(time_axes: Axes, speed_axes: Axes, profile: Profile) -> None:
     time_axes.set_xlim(0, curve.max_batch_tokens)
     draw_steps_per_s(speed_axes, curve, label="target step")
     draw_steps_per_s(speed_axes, curve, label="whole round", scope="round", color=ROUND, linestyle="--")
+    smallest = int(curve.reference_target.buckets[0])
+    if curve.max_batch_tokens > _MOST_LINEAR * smallest:
+        for axes in (time_axes, speed_axes):
+            _by_octaves(axes, smallest, curve.max_batch_tokens)
 
 
 def save_plot(profile: Profile, path: Path) -> None:
@@ -94,6 +101,16 @@ def _scale_to_stairs(axes: Axes) -> None:
 
     stairs = [patch.get_data()[0] for patch in axes.patches if isinstance(patch, StepPatch)]
     axes.set_ylim(0, 1.3 * float(np.max(np.concatenate(stairs))))
+
+
+def _by_octaves(axes: Axes, smallest: int, largest: int) -> None:
+    """A logarithmic batch axis with powers of two, which leaves half an octave before the first bucket."""
+    powers = range((smallest - 1).bit_length(), largest.bit_length())
+    axes.set_xscale("log", base=2)
+    ticks = [2**power for power in powers[:: -(-len(powers) // _MOST_TICKS)]]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    # A staircase begins at 0, which has no place here.
+    axes.set_xlim(smallest / 2**0.5, largest)
 
 
 def _edges(staircase: Staircase) -> FloatArray:

@@ -34,16 +34,13 @@ from dspark.profiles import (
     fit_staircase,
     prediction_error,
 )
+from dspark.profiles.trust import STEADY, unsteadiness
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
 KV_TOKENS, PACKED_TOKENS = "visible KV tokens", "packed tokens"
-# Two runs in a row that differ by less are steady.
-STEADY = 0.05
 MOST_WARM_UPS = 10
-# A band wider than this share of the median hides the steps of a staircase.
-WIDE = 0.2
 
 
 class ProfileProgress(Protocol):
@@ -270,12 +267,8 @@ def _typical_spread(measurements: Sequence[Measurement]) -> float:
 
 
 def _unsteady(steady: bool, spread: float) -> list[str]:
-    if steady and spread <= WIDE:
-        return []
-    seen = (
-        f"repeats differ by {spread:.0%} (p20-p80)" if spread > WIDE else f"warming up did not end within {STEADY:.0%}"
-    )
-    return [f"The times are unsteady, {seen}: something else may be running, or the clocks change."]
+    seen = unsteadiness(steady=steady, spread=spread)
+    return [f"The times are unsteady, {seen}: something else may be running, or the clocks change."] if seen else []
 
 
 def _throttled(states: Sequence[dict[str, Any]]) -> list[str]:

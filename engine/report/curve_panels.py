@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dspark.engine.report import words
 from dspark.engine.report.frontier import ASYNC, MOST_CONCURRENT, REPEATS, Frontier, are_apart
 from dspark.engine.report.panel import Panel, Table, legend
@@ -13,9 +15,13 @@ from dspark.engine.report.rounds import Sample
 from dspark.engine.report.verdict import Gain, Verdict
 from dspark.profiles import Profile
 from dspark.profiles.plots import draw_profile
+from dspark.profiles.trust import doubts_about
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Lines that differ by a smaller share, or by fewer drafts a round, are one to the eye.
+_APART = 0.01
 
 
 def step_curve_panel(profile: Profile) -> Panel:
@@ -48,7 +54,12 @@ def step_curve_panel(profile: Profile) -> Panel:
             f"{curve.reference_context_tokens:,} tokens of context. A batch takes the time of the smallest bucket that "
             "holds it; bands are the 20th to 80th percentile of repeats."
         ),
-        numbers={"curve": curve.to_dict(), "round_time_s": round_s, "notes": profile.notes},
+        numbers={
+            "curve": curve.to_dict(),
+            "round_time_s": round_s,
+            "notes": profile.notes,
+            "doubts": doubts_about(profile),
+        },
         table=Table(("packed tokens", "step ms", "p20 – p80", "greedy round ms", "steps/s"), rows),
         draw=draw,
     )
@@ -56,7 +67,9 @@ def step_curve_panel(profile: Profile) -> Panel:
 
 def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, calibrated: bool) -> list[Panel]:
     """Throughput against speed per user, and the verification budget against concurrency."""
-    repeats = "with different requests each" if are_apart(frontier.requests) else "of the same requests"
+    repeats = "each on requests of its own"
+    if not are_apart(frontier.requests):
+        repeats = "on the same requests, too few to share out, and hold for these requests alone"
     method = (
         f"{words.plural(frontier.blocks, 'full block')} of {words.plural(frontier.requests, 'request')} "
         f"({sample.description}) are resampled: each place in the batch takes recorded requests at random, one after "
@@ -67,8 +80,10 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         f"{frontier.setting.context_tokens:,} tokens of context, verification "
         f"{'sampled' if frontier.setting.sampled else 'greedy'}. `fixed:k` pays for drafting a whole block. The bound "
         "knows every outcome beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
-        f"intervals (95 %, Student's t) come from {REPEATS} repeats {repeats}."
+        f"intervals (95 %, Student's t) come from {REPEATS} repeats, {repeats}."
     )
+    method += f" Points run from few requests at once (right) to many (left), written beside those of `{ASYNC}`."
+    method += _hidden(frontier, "tokens_per_s")
     if frontier.concurrency_limit < MOST_CONCURRENT:
         method += f" The profile covers {words.plural(frontier.concurrency_limit, 'request')} at once and no more."
     numbers = _numbers(frontier, verdict)
@@ -90,9 +105,9 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         Panel(
             name="verification_budget",
             title="Verification budget",
-            sentence=_about_budget(frontier),
+            sentence=words.if_held(_about_budget(frontier)) if verdict.doubts else _about_budget(frontier),
             alt="Line chart of verified drafts per request and round against requests at once, one line a policy.",
-            method="From the same replay: means over its rounds.",
+            method="From the same replay: means over its rounds." + _hidden(frontier, "verified_per_request"),
             numbers={
                 "concurrency": frontier.concurrency,
                 "verified_per_request": _by_policy(frontier, "verified_per_request"),
@@ -109,6 +124,17 @@ def _draw(figure: Figure, draw: Any, frontier: Frontier) -> None:
     legend(figure, [axes])
 
 
+def _hidden(frontier: Frontier, name: str) -> str:
+    """Which lines cannot be seen, since they lie on that of `async`."""
+    shown = getattr(frontier.line(ASYNC), name)
+    same = [
+        f"`{line.policy}`"
+        for line in frontier.lines
+        if line.policy != ASYNC and np.allclose(getattr(line, name), shown, rtol=_APART, atol=_APART)
+    ]
+    return f" {words.joined(same)} {'lies' if len(same) == 1 else 'lie'} on `{ASYNC}` throughout." if same else ""
+
+
 def _about_frontier(frontier: Frontier, verdict: Verdict) -> str:
     line = frontier.line(ASYNC)
     first, last = line.concurrency[0], line.concurrency[-1]
@@ -117,7 +143,8 @@ def _about_frontier(frontier: Frontier, verdict: Verdict) -> str:
     if last > first:
         ends += f" to {line.tokens_per_s[-1]:,.0f} at {last:,} ({line.tokens_per_s_per_user[-1]:,.1f} per user)"
     best = max(verdict.scheduled, key=lambda gain: gain.gain)
-    return f"{ends}; against the best policy that does not schedule its largest gain is {_gain(best)}."
+    sentence = f"{ends}; against the best policy that does not schedule its largest gain is {_gain(best)}."
+    return words.if_held(sentence) if verdict.doubts else sentence
 
 
 def _gain(gain: Gain) -> str:

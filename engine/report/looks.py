@@ -8,6 +8,8 @@ from dspark.engine.report.picture import BLUE, INK
 
 # Okabe and Ito's, less the light ones that vanish on white.
 VERMILION, GREEN, PURPLE = "#d55e00", "#009e73", "#cc79a7"
+# Of vermilion, for one family of series.
+_LIGHT, _DARK = "#e88a45", "#9c4300"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,8 @@ class Look:
     color: str
     marker: str
     linestyle: str
+    linewidth: float = 1.2
+    zorder: float = 2.0
 
 
 _SERIES = (
@@ -41,12 +45,14 @@ def policy_look(name: str) -> Look:
     """One look a policy wherever it is drawn; its family decides the colour."""
     family, _, value = name.partition(":")
     if family == "fixed":
-        return Look(VERMILION, {"1": "^", "3": "s"}.get(value, "D"), "--")
+        shade, marker, dash = {"1": (_LIGHT, "^", ":"), "3": (VERMILION, "s", "--")}.get(value, (_DARK, "D", "-."))
+        return Look(shade, marker, dash)
     known = {
         "none": Look(INK, "x", ":"),
         "threshold": Look(PURPLE, "v", "-."),
         "threshold-position": Look(PURPLE, "<", "-."),
-        "causal": Look(GREEN, "P", "-."),
-        "async": Look(BLUE, "o", "-"),
+        # The two often take the same decisions: the one is a thin line on the other.
+        "causal": Look(GREEN, "P", "-", linewidth=0.8, zorder=3.0),
+        "async": Look(BLUE, "o", "-", linewidth=2.4),
     }
     return known.get(family, Look(INK, "*", "--"))

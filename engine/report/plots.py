@@ -9,7 +9,7 @@ import numpy as np
 
 from dspark.engine.report.acceptance import AcceptanceLengths
 from dspark.engine.report.audit import SignalScores
-from dspark.engine.report.frontier import FrontierLine
+from dspark.engine.report.frontier import ASYNC, FrontierLine
 from dspark.engine.report.looks import VERMILION, Look, policy_look, series_look
 from dspark.engine.report.picture import BLUE
 from dspark.engine.report.sweep import ThresholdSweep
@@ -83,8 +83,20 @@ def draw_scores(axes: Axes, scores: Sequence[SignalScores], measure: str) -> Non
 
 def draw_frontier(axes: Axes, lines: Sequence[FrontierLine]) -> None:
     """Throughput against speed per user; a policy's points run from one request at once (right) to the most (left)."""
+    fixed = [line.policy for line in lines if line.policy.startswith("fixed:")]
     for line in lines:
-        draw_throughput(axes, line, label=line.label, look=policy_look(line.policy))
+        look = policy_look(line.policy)
+        draw_throughput(axes, line, label=line.label, look=look)
+        points = list(zip(line.tokens_per_s_per_user, line.tokens_per_s, strict=True))
+        if line.policy == ASYNC:
+            for concurrency, point in zip(line.concurrency, points, strict=True):
+                _write_beside(axes, f"{concurrency}", point, offset=(4, 2), color=look.color)
+        elif line.policy in fixed:
+            # Each at another load: where they end, they are close to each other.
+            place = max(2 * (fixed.index(line.policy) - len(fixed)) + 1, -len(points))
+            _write_beside(axes, line.label, points[place], offset=(-5, -9), color=look.color)
+    # Room for what is written left of the last points.
+    axes.margins(x=0.12)
 
 
 def draw_throughput(axes: Axes, line: FrontierLine, *, label: str, look: Look) -> None:
@@ -96,7 +108,8 @@ def draw_throughput(axes: Axes, line: FrontierLine, *, label: str, look: Look) -
         marker=look.marker,
         linestyle=look.linestyle,
         markersize=4,
-        linewidth=1.2,
+        linewidth=look.linewidth,
+        zorder=look.zorder,
         label=label,
     )
     axes.set(xscale="log", yscale="log", xlabel="tokens a second per user", ylabel="tokens a second")
@@ -114,14 +127,28 @@ def draw_budget(axes: Axes, lines: Sequence[FrontierLine]) -> None:
             marker=look.marker,
             linestyle=look.linestyle,
             markersize=4,
-            linewidth=1.2,
+            linewidth=look.linewidth,
+            zorder=look.zorder,
             label=line.label,
         )
+        if line.policy.startswith("fixed:"):
+            last = (line.concurrency[-1], line.verified_per_request[-1])
+            _write_beside(axes, line.label, last, offset=(6, -3), color=look.color)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="requests at once", ylabel="verified drafts per request and round")
     axes.set_ylim(bottom=0)
     ticks = sorted({c for line in lines for c in line.concurrency})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+
+
+def _write_beside(
+    axes: Axes, text: str, point: tuple[float, float], *, offset: tuple[float, float], color: str
+) -> None:
+    """`text` at an offset, in typographic points, on the side that the offset leads to."""
+    side = "left" if offset[0] > 0 else "right"
+    axes.annotate(
+        text, point, offset, textcoords="offset points", ha=side, fontsize="x-small", color=color, annotation_clip=False
+    )
 
 
 def label_plainly(axes: Axes) -> None:

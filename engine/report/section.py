@@ -64,7 +64,7 @@ def make_section(run: Run, *, seed: int, progress: Progress) -> Section:
             frontier, verdict = _replay(run, panels, missing, seed, progress)
     if frontier is None and not any(m.name in _REPLAYED for m in missing):
         for name, title in _REPLAYED.items():
-            missing.append(_lacks(run, name, title, *(a for a in (TRACES, PROFILE) if a not in _usable(run))))
+            missing.append(_lacks(run, name, title, *(a for a in (PROFILE, TRACES) if a not in _usable(run))))
     return Section(run, tuple(panels), tuple(missing), frontier, verdict)
 
 

@@ -132,7 +132,7 @@ def audit_panel(sample: Sample, calibration: Calibration | None, *, rng: np.rand
     return Panel(
         name="confidence_audit",
         title="Confidence audit",
-        sentence=words.about_audit(scores, sample.description),
+        sentence=words.about_audit(scores, sample.description, greedy=bool(np.all(sample.traces.temperature == 0))),
         alt="Two line charts against draft position: ROC-AUC and ECE of each predictor of acceptance.",
         method=(
             "Each position on the rounds that reached it, every predictor on the same ones. The top-2 margin is taken "

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from dspark.calibration import Traces
 from dspark.engine.report.counterfactual import recalibrated_logits, true_logits
-from dspark.engine.report.frontier import ASYNC, ORACLE, Frontier, FrontierLine, replay_parts, replayed
+from dspark.engine.report.frontier import ASYNC, ORACLE, Frontier, FrontierLine, are_apart, replay_parts, replayed
 from dspark.engine.report.rounds import replayable
-from dspark.engine.report.words import joined
+from dspark.engine.report.words import if_held, joined, plural
 from dspark.profiles import Profile
+from dspark.profiles.trust import Doubts, doubts_about
 
 FLAT_CURVE, DRAFTER, CALIBRATION, HEAD, NOTHING = "flat curve", "drafter", "calibration", "confidence head", "nothing"
 
+# Fewer requests than this are told to be few.
+_MANY_REQUESTS = 30
 # Less than this is not worth a scheduler.
 WORTH = 0.01
 # Verifying whole blocks may cost this much more than verifying nothing before the curve counts as steep.
@@ -53,6 +56,7 @@ class Verdict:
     bound: tuple[Gain, ...]  # the oracle against the same
     limit: str  # what stands in the way, by the names above
     extra_cost: tuple[float, ...]  # of verifying whole blocks in place of nothing, as a share of the round
+    doubts: Doubts  # about the times that all of it rests on
 
 
 def unscheduled(frontier: Frontier) -> list[FrontierLine]:
@@ -82,12 +86,15 @@ def judge(frontier: Frontier, traces: Traces, profile: Profile, temperatures: ND
     limit, reason = _limit(frontier, replayable(traces), temperatures, scheduled, bound, max(extra_cost))
     paying = [gain.pays for gain in scheduled]
     pays_from = next((g.concurrency for i, g in enumerate(scheduled) if all(paying[i:])), None)
-    sentences = (
-        _answer(scheduled, pays_from, profile.conditions.device_name),
-        _against_plain(frontier),
-        f"What limits it: {reason}",
-    )
-    return Verdict(any(paying), pays_from, sentences, tuple(scheduled), tuple(bound), limit, extra_cost)
+    doubts = doubts_about(profile)
+    found = [_answer(scheduled, pays_from, profile.conditions.device_name), _against_plain(frontier)]
+    if doubts:
+        found = [doubts.sentence, *map(if_held, found), f"What limits it, if these times hold: {reason}"]
+    else:
+        found.append(f"What limits it: {reason}")
+    if frontier.requests < _MANY_REQUESTS:
+        found.append(_few_requests(frontier))
+    return Verdict(any(paying), pays_from, tuple(found), tuple(scheduled), tuple(bound), limit, extra_cost, doubts)
 
 
 def _extra_cost(frontier: Frontier) -> tuple[float, ...]:
@@ -105,6 +112,14 @@ def _extra_cost(frontier: Frontier) -> tuple[float, ...]:
         )
 
     return tuple((round_s(requests * curve.tokens_per_request) / round_s(requests) - 1).tolist())
+
+
+def _few_requests(frontier: Frontier) -> str:
+    one = frontier.requests == 1
+    sentence = f"All of this rests on {plural(frontier.requests, 'recorded request')}: other requests may well differ"
+    if not are_apart(frontier.requests):
+        sentence += f", and since every repeat draws from {'it' if one else 'all of them'}, the intervals do not tell"
+    return sentence + "."
 
 
 def _draft_cost(frontier: Frontier) -> str:

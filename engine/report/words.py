@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dspark.calibration import PredictionMetrics
+from dspark.calibration.verdict import FEW_ROUNDS, FEWEST_MEASURED
 from dspark.engine.report.acceptance import AcceptanceLengths, DatasetAcceptance
 from dspark.engine.report.audit import CALIBRATED, HEAD, ORACLE, SignalScores
 from dspark.engine.report.drift import Drift
 from dspark.engine.report.sweep import ThresholdSweep
 from dspark.profiles import Profile
+from dspark.profiles.trust import doubts_about
 
 # A difference that fewer random splits than this show is told as one.
 _SIGNIFICANT = 0.05
@@ -28,15 +30,29 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def if_held(sentence: str) -> str:
+    """A claim that rests on times which may be wrong."""
+    return f"If these times hold, {sentence[0].lower()}{sentence[1:]}"
+
+
 def about_raw_reliability(metrics: Sequence[PredictionMetrics]) -> str:
     """Of a head that was not calibrated."""
-    known = [m for m in metrics if m.ece is not None and m.ece_null is not None and m.mean_prediction is not None]
-    if not known:
+    rounds = [sum(m.reliability.count) if m.reliability is not None else 0 for m in metrics]
+    if not any(rounds):
         return "No position has a known outcome."
-    outside = [k for k, m in enumerate(metrics, start=1) if m.calibrated is False]
+    known = [m for m, count in zip(metrics, rounds, strict=True) if count >= FEWEST_MEASURED]
+    if not known:
+        return (
+            f"Uncalibrated, and too few rounds to tell how well: {max(rounds)} at a position, and it takes "
+            f"{FEWEST_MEASURED}."
+        )
+    outside = [k for k, m in enumerate(metrics, start=1) if m in known and m.calibrated is False]
     mean_ece = sum(m.ece or 0.0 for m in known) / len(known)
     if not outside:
-        return f"Uncalibrated: mean ECE {mean_ece:.3f}; every position lies inside what perfect calibration would show."
+        inside = "every position lies inside what perfect calibration would show"
+        if max(rounds) < FEW_ROUNDS:
+            inside += f", of which {max(rounds)} rounds show little"
+        return f"Uncalibrated: mean ECE {mean_ece:.3f}; {inside}."
     positions = joined(str(k) for k in outside)
     word = "position" if len(outside) == 1 else "positions"
     return f"Uncalibrated: mean ECE {mean_ece:.3f}; {word} {positions} beyond what perfect calibration would show."
@@ -49,9 +65,11 @@ def about_acceptance(datasets: Sequence[DatasetAcceptance]) -> str:
     if not reached:
         return "No position was reached."
     often = [(k, rate) for k, rate in reached if first.positions[k - 1].trials >= _TELLING]
-    (_, at_first), (last, at_last) = reached[0], (often or reached)[-1 if often else 0]
-    sentence = f"Position 1 is accepted in {at_first:.0%} of {plural(first.rounds, 'round')}"
-    if last > 1:
+    (start, at_first), (last, at_last) = reached[0], (often or reached)[-1 if often else 0]
+    # Rounds that drafted nothing, or ended before their first draft was judged, are none of these.
+    judged = first.positions[start - 1].trials
+    sentence = f"Position {start} is accepted in {at_first:.0%} of {plural(judged, 'round')}"
+    if last > start:
         sentence += f", position {last} in {at_last:.0%} of those that reach it"
     named = [d for d in datasets if d.positions[0].rate is not None and d is not first]
     if len(named) > 1:
@@ -116,11 +134,15 @@ def about_curve(profile: Profile) -> str:
         i = int(jumps.argmax())
         low, high = stairs.buckets[i : i + 2]
         sentence += f"; the steepest stair leads from {low:,} to {high:,} tokens ({jumps[i]:+.0%})"
-    return sentence + "."
+    doubts = doubts_about(profile)
+    return f"{sentence}. {doubts.sentence}" if doubts else sentence + "."
 
 
-def about_audit(scores: Sequence[SignalScores], described: str) -> str:
-    """How well confidence predicts acceptance beside signals that cost nothing."""
+def about_audit(scores: Sequence[SignalScores], described: str, *, greedy: bool) -> str:
+    """How well confidence predicts acceptance beside signals that cost nothing.
+
+    Greedily decoded, a draft passes or does not, and its true acceptance probability tells which: no news.
+    """
     by_name = {signal.name: signal for signal in scores}
     head = by_name.get(CALIBRATED, by_name[HEAD])
     free = [s for s in scores if s.name.startswith("draft_") and s.pooled_auc is not None]
@@ -137,7 +159,7 @@ def about_audit(scores: Sequence[SignalScores], described: str) -> str:
             f", {how} the best number that comes for free ({best.label.removeprefix('free: ')}, {best.pooled_auc:.3f})"
         )
     oracle = by_name.get(ORACLE)
-    if oracle is not None and oracle.pooled_auc is not None:
+    if oracle is not None and oracle.pooled_auc is not None and not greedy:
         sentence += f"; the true acceptance probability would reach {oracle.pooled_auc:.3f}"
     if not free and oracle is None:
         sentence += "; these traces record neither the free signals nor the true acceptance to hold it against"

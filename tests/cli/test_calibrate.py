@@ -61,6 +61,14 @@ def test_recorded_rounds_give_a_calibration_and_say_what_it_is_worth(here, capsy
     assert sorted(path.name for path in Path("dspark-out").iterdir()) == ["calibration.json"]
 
 
+@pytest.mark.parametrize(("rounds", "left"), [(100, True), (2000, False)], ids=["few", "enough"])
+def test_a_temperature_that_was_left_is_explained_below_its_table(here, capsys, rounds, left):
+    write_traces(simulated(rounds), Path("t.parquet"))
+    assert main(["calibrate", "--traces", "t.parquet", "--method", "nll"]) == 0
+    told = capsys.readouterr().err
+    assert ("1 (left)" in told) == ("T is 1 (left) where too little was observed to fit one." in told) == left
+
+
 def test_every_option_of_the_fit_arrives(here):
     traces = simulated(3000)
     write_traces(traces, Path("t.parquet"))

@@ -12,6 +12,7 @@ import pytest
 from fixture_engine import FIXTURES, reference
 
 from dspark.calibration import Provenance, calibrate, make_traces, save_calibration
+from dspark.cli.decode_result import about_misfit
 from dspark.cli.main import main
 
 PAIR = [
@@ -129,6 +130,26 @@ def test_every_round_is_a_row_of_the_table(workplace, capsys):
     told = " ".join(captured.err.replace("│", " ").split())
     assert "async (by dspark-out/profile.json)" in told
     assert f"{found['plan']['predicted_tokens_per_s']:,.1f} tok/s predicted" in told
+
+
+def test_a_profile_of_a_machine_in_another_state_is_told(workplace, capsys):
+    path = Path("dspark-out/profile.json")
+    document = json.loads(path.read_text())
+    for stairs in ("target", "draft", "verify_greedy", "verify_sampled"):
+        for name in ("time_s", "p20_s", "p80_s"):
+            document["curve"][stairs][name] = [1000 * time_s for time_s in document["curve"][stairs][name]]
+    path.write_text(json.dumps(document))
+    assert main(DECODE) == 0
+    assert "The profile does not fit this machine's present state" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("measured", "told"), [(45.0, False), (34.0, False), (33.0, True), (14.7, True), (57.0, True)], ids=str
+)
+def test_speeds_fit_a_profile_within_a_quarter(measured, told):
+    plan = {"predicted_tokens_per_s": 45.0, "measured_tokens_per_s": measured}
+    assert (about_misfit(plan) is not None) == told
+    assert about_misfit(None) is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fixture_engine import FIXTURES
@@ -151,7 +152,23 @@ def test_notes_and_poor_predictions_are_said(workplace, capsys):
     err = capsys.readouterr().err
     assert "a note" in err
     assert "30.0% median, 50.0% p90 over 5 points" in err
-    assert "predicts new points poorly" in err
+    assert "The curve predicts new points poorly (error 30.0% median, 50.0% p90). Measure again on a quiet" in err
+
+
+@pytest.mark.parametrize(
+    ("load_s", "shown"), [(6.26651e-5, "62,700"), (1.2e-8, "12"), (3.14159e-9, "3.14"), (4e-14, "0")], ids=str
+)
+def test_the_cost_of_a_kv_token_has_three_digits(workplace, capsys, load_s, shown):
+    def costly():
+        profile = make_profile()
+        stairs = replace(profile.curve.target, load_s=np.full(6, load_s), reference_load=np.zeros(6, dtype=np.int64))
+        return replace(profile, curve=replace(profile.curve, target=stairs))
+
+    workplace.answer = costly
+    assert main(["profile"]) == 0
+    err = capsys.readouterr().err
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in err.splitlines() if line.startswith("│")]
+    assert {row[3] for row in rows[:6]} == {shown}
 
 
 @pytest.mark.parametrize(

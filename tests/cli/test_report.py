@@ -71,6 +71,15 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys, blank_pi
     assert Path("w/report/step_curve.png").exists()
 
 
+def test_without_profile_and_traces_the_verdict_is_that_it_cannot_tell(capsys, blank_pictures):
+    Path("w").mkdir()
+    Path("w/decode.metrics.json").write_text(json.dumps(decode_metrics()))
+    assert main(["report", "--workdir", "w"]) == 0
+    lines = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "verdict cannot tell yet: run `dspark profile --workdir w` and `dspark calibrate --workdir w`." in lines
+    assert json.loads(Path("w/report/summary.json").read_text())["runs"][0]["verdict"] is None
+
+
 def test_a_seed_makes_the_numbers_and_a_configuration_file_can_set_it(blank_pictures):
     make_run(Path("w"), rounds=100)
     Path("c.toml").write_text('workdir = "w"\n[report]\nseed = 5\n')

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from dspark.profiles import Staircase
+from dspark.profiles import Staircase, StepCurve
 from dspark.profiles.plots import draw_profile, draw_step_time, draw_steps_per_s, save_plot
 
 
@@ -42,6 +44,21 @@ def test_a_disturbed_repeat_does_not_flatten_the_stairs(axes, profile):
     draw_step_time(axes, stairs, label="one")
     draw_step_time(axes, disturbed, label="other")
     assert axes.get_ylim()[1] == pytest.approx(1.3e3 * stairs.time_s.max())
+
+
+def test_a_wide_range_of_batches_is_drawn_by_octaves(profile):
+    document = profile.curve.to_dict()
+    document["target"]["buckets"] = [1, 2, 4, 8, 16, 40]
+    for stairs in ("draft", "verify_greedy", "verify_sampled"):
+        document[stairs]["buckets"] = [1, 2, 5]
+    for curve, scale in ((profile.curve, "linear"), (StepCurve.from_dict(document), "log")):
+        drawn = Figure().subplots(1, 2)
+        draw_profile(*drawn, replace(profile, curve=curve))
+        assert [axes.get_xscale() for axes in drawn] == [scale, scale]
+    for axes in drawn:
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4", "8", "16", "32"]
+        # All of the first stair that there is room for, up to the last.
+        assert 0 < axes.get_xlim()[0] < 1 and axes.get_xlim()[1] == 40
 
 
 def test_speed_is_the_reciprocal(axes, profile):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,60 @@ def test_the_summary_holds_the_numbers_of_every_figure(tmp_path, blank_pictures)
     assert sweep["accepted"][0] == pytest.approx(np.mean(accepted), abs=0.5)
     assert figures["confidence_audit"]["signals"][0]["name"] == "head"
     assert all(math.isfinite(n) for n in numbers(summary))
+
+
+def test_a_profile_that_is_not_to_be_trusted_is_said_on_the_page_and_in_the_summary(tmp_path, blank_pictures):
+    folder = make_run(tmp_path / "run", rounds=100)
+    save_profile(replace(make_profile(), manifest={"spread": 0.65}), folder / "profile.json")
+    report = report_of(folder)
+    run = report.summary["runs"][0]
+    told = "These times are not to be trusted: repeats differ by 65% (p20-p80)."
+    assert run["verdict"]["sentences"][0].startswith(told)
+    assert run["verdict"]["doubts"]["unsteady"] == "repeats differ by 65% (p20-p80)"
+    assert told in run["figures"]["step_curve"]["sentence"]
+    for name in ("policy_frontier", "verification_budget"):
+        assert run["figures"][name]["sentence"].startswith("If these times hold, ")
+    assert report.page.index(told) < report.page.index("scheduled verification")
+
+
+@pytest.mark.parametrize(("temperature", "told"), [(0.0, False), (1.0, True)], ids=["greedy", "sampled"])
+def test_the_true_acceptance_is_no_news_of_greedy_rounds(tmp_path, blank_pictures, temperature, told):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    chance = np.random.default_rng(0).random((200, GAMMA)).astype(np.float32)
+    traces = make_rounds(200, temperature=temperature, signals={"oracle_acceptance": chance})
+    write_traces(traces, folder / "traces.parquet")
+    sentence = report_of(folder).summary["runs"][0]["figures"]["confidence_audit"]["sentence"]
+    assert ("the true acceptance probability would reach" in sentence) == told
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        (77, "Uncalibrated, and too few rounds to tell how well: 77 at a position, and it takes 100."),
+        (400, "perfect calibration would show, of which 400 rounds show little."),
+        (2500, "perfect calibration would show."),
+    ],
+    ids=["too few", "few", "enough"],
+)
+def test_few_rounds_are_no_proof_of_calibration(tmp_path, blank_pictures, rounds, told):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_traces(make_rounds(rounds, gamma=1), folder / "traces.parquet")
+    sentence = report_of(folder).summary["runs"][0]["figures"]["reliability"]["sentence"]
+    assert sentence.endswith(told)
+
+
+def test_acceptance_is_told_of_the_rounds_in_the_table(tmp_path, blank_pictures):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    # The first round of every request ends before its first draft is judged.
+    observed = np.where(np.arange(200) % 10 == 0, 0, GAMMA)
+    traces = make_rounds(200, accepted=np.zeros(200, dtype=int), observed=np.minimum(observed, 1))
+    write_traces(traces, folder / "traces.parquet")
+    acceptance = report_of(folder).summary["runs"][0]["figures"]["acceptance"]
+    assert acceptance["datasets"][0]["positions"][0]["trials"] == 180
+    assert acceptance["sentence"].startswith("Position 1 is accepted in 0% of 180 rounds")
 
 
 def test_the_same_artefacts_and_seed_give_the_same_report(tmp_path, blank_pictures):

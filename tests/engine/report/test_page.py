@@ -96,6 +96,12 @@ def test_contents_lead_to_every_figure(whole_report, reader):
     assert targets[1:] == [f"#{figure.id}" for figure in whole_report.figures] + ["#manifest"]
 
 
+def test_figures_shrink_to_a_narrow_page(whole_report):
+    rules = re.findall(r"\.scroll svg \{([^}]*)\}", whole_report.page)
+    assert rules and all("min-width" not in rule for rule in rules)
+    assert "width: 100%" in rules[0] and "height: auto" in rules[0]
+
+
 def test_what_scrolls_can_be_reached_by_keyboard(reader):
     scrolling = [attributes for attributes in reader.all("div") if attributes.get("class") == "scroll"]
     assert scrolling and all(attributes["tabindex"] == "0" for attributes in scrolling)

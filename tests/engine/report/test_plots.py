@@ -75,6 +75,24 @@ def test_the_frontier_is_throughput_over_speed_per_user(axes):
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
+def test_the_frontier_writes_requests_at_async_and_names_at_fixed_lengths(axes):
+    draw_frontier(axes, [*LINES, line("fixed:1", (1.0, 1.0)), line("fixed:7", (7.0, 7.0))])
+    written = [(text.get_text(), text.xy) for text in axes.texts]
+    assert written == [("1", (10.0, 10.0)), ("8", (5.0, 40.0)), ("fixed:1", (10.0, 10.0)), ("fixed:7", (5.0, 40.0))]
+
+
+def test_fixed_lengths_are_named_in_the_budget(axes):
+    draw_budget(axes, [*LINES, line("fixed:1", (1.0, 1.0)), line("fixed:7", (7.0, 7.0))])
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("fixed:1", (8, 1.0)), ("fixed:7", (8, 7.0))]
+
+
+@pytest.mark.parametrize("draw", [draw_frontier, draw_budget])
+def test_causal_shows_on_async(axes, draw):
+    draw(axes, [line("causal", (4.0, 2.0)), line("async", (4.0, 2.0))])
+    causal, below = axes.lines
+    assert causal.get_zorder() > below.get_zorder() and causal.get_linewidth() < below.get_linewidth()
+
+
 def test_the_budget_names_every_concurrency(axes):
     draw_budget(axes, LINES)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8"]
@@ -86,6 +104,8 @@ def test_series_are_told_apart_without_colour():
     assert len({look.marker for look in looks}) == MOST_SERIES
     policies = ["none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal", "async", "oracle"]
     assert len({policy_look(name).marker for name in policies}) == len(policies)
+    fixed = [policy_look(f"fixed:{length}") for length in (1, 3, 7)]
+    assert len({look.color for look in fixed}) == len({look.linestyle for look in fixed}) == 3
 
 
 @pytest.mark.filterwarnings("error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,14 +33,14 @@ def steady(policy, *means):
     return line(policy, *([mean * 0.999, mean, mean, mean * 1.001] for mean in means))
 
 
-def judged(async_means, *, oracle=(200.0, 200.0, 200.0)):
+def judged(async_means, *, oracle=(200.0, 200.0, 200.0), profile=PROFILE, requests=30):
     found = frontier(
         steady("none", 80, 100, 100),
         steady("fixed:7", 100, 90, 80),
         steady("async", *async_means),
         steady("oracle", *oracle),
     )
-    return judge(found, make_rounds(50), PROFILE, ONES)
+    return judge(replace(found, requests=requests), make_rounds(50), profile, ONES)
 
 
 def test_gains_are_paired_ratios_to_the_best_other_with_a_t_interval():
@@ -77,6 +78,37 @@ def test_the_answer_names_where_it_pays_and_what_it_costs(async_means, pays_from
     assert words in verdict.sentences[0]
     assert verdict.pays_from == pays_from
     assert verdict.pays == ("does not pay" not in verdict.sentences[0])
+
+
+def test_a_profile_that_is_not_to_be_trusted_is_said_first_and_makes_every_claim_conditional():
+    unsteady = replace(PROFILE, manifest={"spread": 0.65})
+    verdict = judged((110, 110, 110), profile=unsteady)
+    first, *claims = verdict.sentences
+    assert first == (
+        "These times are not to be trusted: repeats differ by 65% (p20-p80). Measure again on a quiet machine, with "
+        "more --repeats: `dspark profile`."
+    )
+    assert claims[0].startswith("If these times hold, scheduled verification pays on a CPU")
+    assert len(claims) == 3 and all("f these times hold" in claim for claim in claims)
+    assert verdict.doubts.unsteady is not None
+    assert not judged((110, 110, 110)).doubts
+
+
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        (1, "rests on 1 recorded request: other requests may well differ, and since every repeat draws from it, the"),
+        (15, "rests on 15 recorded requests: other requests may well differ, and since every repeat draws from all"),
+        (16, "rests on 16 recorded requests: other requests may well differ."),
+        (29, "rests on 29 recorded requests: other requests may well differ."),
+        (30, None),
+    ],
+    ids=str,
+)
+def test_few_requests_are_told(requests, told):
+    sentences = judged((110, 110, 110), requests=requests).sentences
+    assert len(sentences) == (3 if told is None else 4)
+    assert told is None or told in sentences[-1]
 
 
 def test_plain_decoding_is_compared_at_both_ends():
