@@ -13,7 +13,7 @@ import typer
 from dspark.cli import options
 from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
-from dspark.cli.loading import Models, check_machine, load_engine, load_workers, resolve_models
+from dspark.cli.loading import Models, check_fit, check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, TRACES
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
@@ -230,6 +230,7 @@ def _record(ctx: typer.Context, recording: _Recording) -> tuple[Traces, Source]:
             progress.step("Starting")
             check_machine(ctx, config, recording.workers)
             models = _verifying_all(resolve_models(config, progress))
+            check_fit(ctx, models)
             load = load_engine if recording.workers is None else partial(load_workers, workers=recording.workers)
             engine, tokenizer = load(ctx, models, progress=progress)
             from dspark.engine.jobs.row_traces import RowTraces
