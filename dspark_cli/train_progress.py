@@ -118,15 +118,16 @@ def writing_line(progress: TextProgress) -> str:
     """How far the text is."""
     speed = progress.tokens / max(progress.elapsed_s, 1e-9)
     left_s = progress.elapsed_s * (1 / progress.share - 1) if progress.share else None
-    return f"{progress.texts:,} texts, {progress.tokens:,} tokens, {speed:,.0f} tok/s{_left(left_s)}"
+    end = ", finishing the texts under way" if progress.share >= 1 else _left(left_s)
+    return f"{progress.texts:,} texts, {progress.tokens:,} tokens, {speed:,.0f} tok/s{end}"
 
 
 def reading_line(reading: Reading) -> str:
     """How training goes."""
     gathered = reading.gathered
     rates = " ".join(f"{rate:.2f}" for rate in gathered.acceptance)
-    speed = f", {gathered.positions_per_s:,.0f} positions/s" if gathered.positions_per_s else ""
-    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}{speed}{_left(reading.left_s)}"
+    speed = f"{gathered.positions_per_s:,.0f} positions/s"
+    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}, {speed}{_left(reading.left_s)}"
 
 
 def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:
