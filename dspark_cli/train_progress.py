@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from dspark.engine.training.generate import TextProgress
     from dspark.engine.training.trainer import Reading
 
-# Between two lines where there is no terminal to redraw.
+# Between two lines where there is no terminal to redraw; a silence is longer than the wait for the next reading.
 _PLAIN_EVERY_S = 15.0
+_SILENCE_S = 20.0
 
 
 class TrainReporter(Reporter):
@@ -26,7 +27,7 @@ class TrainReporter(Reporter):
     def __init__(
         self, note: Callable[[str], None] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(note)
+        super().__init__(note, every_s=_SILENCE_S)
         self._clock = clock
         self._last_s = float("-inf")
 
