@@ -26,7 +26,7 @@ from dspark.calibration.ece import (
 )
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.fit import METHODS, PositionFit, fit_temperatures
-from dspark.calibration.match import check_calibration, check_sampling
+from dspark.calibration.match import check_calibration, check_sampling, mismatches
 from dspark.calibration.metrics import (
     PositionMetrics,
     PredictionMetrics,
@@ -77,6 +77,7 @@ __all__ = [
     "load_calibration",
     "make_traces",
     "measure",
+    "mismatches",
     "prediction_metrics",
     "read_traces",
     "reliability_bins",

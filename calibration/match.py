@@ -7,7 +7,11 @@ from dspark.calibration.errors import CalibrationError
 from dspark.calibration.sampling import SamplingSettings
 from dspark.calibration.traces import Provenance
 
-_REMEDY = "Run `dspark calibrate` again with these settings, or decode without a calibration."
+_REMEDY = (
+    "Run `dspark calibrate` again with these settings, decode by a --policy that reads no confidence, such as fixed:7, "
+    "or give another --workdir."
+)
+_ROLES = ("target", "drafter")
 
 
 def check_calibration(calibration: Calibration, present: Provenance, *, gamma: int) -> list[str]:
@@ -16,28 +20,35 @@ def check_calibration(calibration: Calibration, present: Provenance, *, gamma: i
     Models are compared by fingerprint where both sides have one, else by name.
 
     Raises:
-        CalibrationError: the calibration was made for something else.
+        CalibrationError: the calibration was made for something else; all that differs is said.
     """
-    if calibration.gamma != gamma:
-        raise CalibrationError(
-            f"the calibration is for draft length {calibration.gamma}, and the drafter drafts {gamma}", _REMEDY
-        )
-    recorded = calibration.provenance
+    reasons = mismatches(calibration, present, gamma=gamma)
+    if reasons:
+        raise CalibrationError("; ".join(reasons), _REMEDY)
     warnings = [
-        *_check_model(
-            "target", recorded.target, recorded.target_fingerprint, present.target, present.target_fingerprint
-        ),
-        *_check_model(
-            "drafter", recorded.drafter, recorded.drafter_fingerprint, present.drafter, present.drafter_fingerprint
-        ),
+        f"The calibration cannot be checked against the {role}: one of the two is not recorded."
+        for role in _ROLES
+        if _same_model(role, calibration.provenance, present) is None
     ]
-    if recorded.acceptance is None:
+    if calibration.provenance.acceptance is None:
         warnings.append("The calibration does not say for which acceptance mode it was made.")
-    elif present.acceptance is not None and recorded.acceptance != present.acceptance:
-        raise CalibrationError(
-            f"the calibration is for acceptance mode {recorded.acceptance}, not {present.acceptance}", _REMEDY
-        )
     return warnings
+
+
+def mismatches(calibration: Calibration, present: Provenance, *, gamma: int) -> list[str]:
+    """Why a calibration cannot be used for what is present and drafts `gamma` tokens, a clause each."""
+    recorded = calibration.provenance
+    reasons = []
+    for role in _ROLES:
+        if _same_model(role, recorded, present) is False:
+            then, now = _name(role, recorded), _name(role, present)
+            difference = f"other weights of {now}" if then == now else f"{then}, not {now}"
+            reasons.append(f"the calibration is for another {role}: {difference}")
+    if calibration.gamma != gamma:
+        reasons.append(f"the calibration is for draft length {calibration.gamma}, and the drafter drafts {gamma}")
+    if None not in (recorded.acceptance, present.acceptance) and recorded.acceptance != present.acceptance:
+        reasons.append(f"the calibration is for acceptance mode {recorded.acceptance}, not {present.acceptance}")
+    return reasons
 
 
 def check_sampling(calibration: Calibration, wanted: SamplingSettings, *, draft_top_k: int | None = None) -> list[str]:
@@ -60,20 +71,13 @@ def _tokens(top_k: int | None) -> str:
     return f"the {top_k} likeliest tokens" if top_k else "all tokens"
 
 
-def _check_model(
-    role: str,
-    recorded_name: str | None,
-    recorded_fingerprint: str | None,
-    name: str | None,
-    fingerprint: str | None,
-) -> list[str]:
-    if recorded_fingerprint is not None and fingerprint is not None:
-        same, known = recorded_fingerprint == fingerprint, True
-    else:
-        same, known = recorded_name == name, recorded_name is not None and name is not None
-    if not known:
-        return [f"The calibration cannot be checked against the {role}: one of the two is not recorded."]
-    if not same:
-        difference = f"other weights of {name}" if recorded_name == name else f"{recorded_name}, not {name}"
-        raise CalibrationError(f"the calibration is for another {role}: {difference}", _REMEDY)
-    return []
+def _same_model(role: str, recorded: Provenance, present: Provenance) -> bool | None:
+    """Are they one model, as far as what is recorded tells; None: it does not."""
+    prints = [getattr(side, f"{role}_fingerprint") for side in (recorded, present)]
+    then, now = prints if None not in prints else [_name(role, side) for side in (recorded, present)]
+    return None if then is None or now is None else then == now
+
+
+def _name(role: str, side: Provenance) -> str | None:
+    name: str | None = getattr(side, role)
+    return name

@@ -13,7 +13,7 @@ import typer
 from dspark.cli import options
 from dspark.cli.calibration_result import Source, render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
-from dspark.cli.loading import Models, check_machine, load_engine, load_workers, resolve_models
+from dspark.cli.loading import Models, check_fit, check_machine, load_engine, load_workers, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import CALIBRATION, DEFAULT_WORKDIR, PARTIAL_TRACES, TRACES
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
@@ -84,7 +84,8 @@ def calibrate(
         ),
     ] = "sts",
     bins: Annotated[
-        int, typer.Option(min=1, help="Bins of equal width for the calibration error.", rich_help_panel=FITTING)
+        int,
+        typer.Option(metavar="COUNT", help="Bins of equal width for the calibration error.", rich_help_panel=FITTING),
     ] = 20,
     grid: Annotated[
         str,
@@ -97,12 +98,18 @@ def calibrate(
     holdout: Annotated[
         float,
         typer.Option(
-            help="Share of the requests kept from the fit, to measure on, from 0 to below 1.", rich_help_panel=FITTING
+            metavar="SHARE",
+            help="Share of the requests kept from the fit, to measure on, from 0 to below 1.",
+            rich_help_panel=FITTING,
         ),
     ] = 0.3,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Seed of rows that bring none, and of what is held out.", rich_help_panel=FITTING),
+        typer.Option(
+            metavar="NUMBER",
+            help="Seed of rows that bring none, and of what is held out, from 0 up.",
+            rich_help_panel=FITTING,
+        ),
     ] = 0,
     target: options.Target = DEFAULT_TARGET,
     drafter: options.Drafter = None,
@@ -153,6 +160,10 @@ def calibrate(
     with refusals.collected():
         if not 0 <= holdout < 1:
             raise UsageError(f"--holdout is {holdout}", "Give a share from 0 to below 1.")
+    for flag, value, least in (("--bins", bins, 1), ("--seed", seed, 0)):
+        with refusals.collected():
+            if value < least:
+                raise UsageError(f"{flag} is {value}", f"Give a whole number of at least {least}.")
     candidates = refusals.made(_grid, grid)
     engine_config = refusals.made(
         EngineConfig,
@@ -230,6 +241,7 @@ def _record(ctx: typer.Context, recording: _Recording) -> tuple[Traces, Source]:
             progress.step("Starting")
             check_machine(ctx, config, recording.workers)
             models = _verifying_all(resolve_models(config, progress))
+            check_fit(ctx, models)
             load = load_engine if recording.workers is None else partial(load_workers, workers=recording.workers)
             engine, tokenizer = load(ctx, models, progress=progress)
             from dspark.engine.jobs.row_traces import RowTraces

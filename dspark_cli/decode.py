@@ -11,7 +11,7 @@ from dspark.cli import decode_options, options
 from dspark.cli.artefacts import add_artefacts, policy_reason, used_artefacts
 from dspark.cli.decode_result import render
 from dspark.cli.errors import ERROR_ROWS, Interrupted, Refusals
-from dspark.cli.loading import check_machine, load_engine, load_workers, resolve_models
+from dspark.cli.loading import check_fit, check_machine, load_engine, load_workers, resolve_models
 from dspark.cli.selftest import check_pair
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
@@ -154,11 +154,9 @@ def decode(
         overwrite=overwrite,
     )
     _tell_input(job, sink)
-    used = used_artefacts(engine_config, workdir)
-    if used is not None and not finished:
-        sink.note(used)
     sink.resumable = True
-    totals = _run(ctx, job, engine_config, workers, finished=finished)
+    used = used_artefacts(engine_config, workdir)
+    totals = _run(ctx, job, engine_config, workers, finished=finished, used=used)
     if finished:
         _tell_finished(job, sink)
     render(totals, job, sink, why=policy_reason(engine_config, workdir))
@@ -183,9 +181,15 @@ def _tell_finished(job: DecodeJob, sink: Sink) -> None:
 
 
 def _run(
-    ctx: typer.Context, job: DecodeJob, config: EngineConfig, workers: Workers | None, *, finished: bool
+    ctx: typer.Context,
+    job: DecodeJob,
+    config: EngineConfig,
+    workers: Workers | None,
+    *,
+    finished: bool,
+    used: str | None,
 ) -> Mapping[str, Any]:
-    """The totals of the whole output, which is decoded first unless it is finished."""
+    """The totals of the whole output, which is decoded first unless it is finished; `used` tells of artefacts."""
     sink: Sink = ctx.obj
     with sink.decode_progress() as progress:
         try:
@@ -197,6 +201,9 @@ def _run(
                 from dspark.engine.jobs.finished import finished_summary, known_settings
 
                 return finished_summary(job, known_settings(config, models.target, models.drafter))
+            check_fit(ctx, models, here=workers is None)
+            if used is not None:
+                sink.note(used)
             load = load_engine if workers is None else partial(load_workers, workers=workers)
             engine, tokenizer = load(ctx, models, progress=progress, stop_strings=bool(job.sampling.stop))
             from dspark.engine.artefacts import sampling_notes

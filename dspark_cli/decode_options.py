@@ -16,7 +16,7 @@ Input = Annotated[
         "-i",
         metavar="FILE|-",
         help="JSONL, one request a line (prompt, prompt_token_ids, messages, turns, conversations, or OpenAI "
-        "Batch); may be gzipped; `-` is stdin. Required.",
+        "Batch); may be gzipped; `-` is stdin. Required unless --selftest is given.",
         show_default=False,
         rich_help_panel=FILES,
     ),

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import LiveReporter, Reporter
+from dspark.cli.progress import LINE_EVERY_S, LiveReporter, Reporter
 
 if TYPE_CHECKING:
     from dspark.engine.jobs.meter import Meter
 
-_LINE_EVERY_S = 10.0
-
 
 class DecodeReporter(Reporter):
-    """A line a step and then one every `every_s` seconds, for a log file; nothing without `note`."""
+    """The same while rows are decoded: the line now and then counts rows, tokens and speed."""
 
-    def __init__(self, note: Callable[[str], None] | None = None, *, every_s: float = _LINE_EVERY_S) -> None:
-        super().__init__(note)
-        self._every_s = every_s
-        self._ended = threading.Event()
-        self._ticker: threading.Thread | None = None
+    def __init__(self, note: Callable[[str], None] | None = None, *, every_s: float = LINE_EVERY_S) -> None:
+        super().__init__(note, every_s=every_s)
+        self._meter: Meter | None = None
 
     def begin(self, meter: Meter) -> None:
-        """Decoding starts. The engine tells of whole rows alone, so a thread looks after those that run."""
+        """Decoding starts. The engine tells of whole rows alone; `meter` knows those that run, too."""
+        self._meter = meter
         summary = meter.summary
         before = f", {summary.resumed_rows:,} of them done before" if summary.resumed_rows else ""
         self.step(f"Decoding {summary.num_rows:,} rows{before}")
-        if self._note is not None:
-            self._ticker = threading.Thread(target=self._tick, args=(meter,), daemon=True)
-            self._ticker.start()
 
     def row_done(self, meter: Meter) -> None:
         """One more row is done."""
 
-    def close(self) -> None:
-        self._ended.set()
-        if self._ticker is not None:
-            self._ticker.join()
-
-    def _tick(self, meter: Meter) -> None:
-        while not self._ended.wait(self._every_s):
-            done, rows = meter.summary.whole_file.rows, meter.summary.num_rows
-            self.tell(f"{done:,} of {rows:,} rows done, {speed(meter)}")
+    def standing(self) -> str:
+        if self._meter is None:
+            return super().standing()
+        summary = self._meter.summary
+        return f"{summary.whole_file.rows:,} of {summary.num_rows:,} rows done, {speed(self._meter)}"
 
 
 class LiveDecodeReporter(LiveReporter, DecodeReporter):

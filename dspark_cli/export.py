@@ -51,7 +51,7 @@ def export(
             rich_help_panel=options.FILES,
         ),
     ] = None,
-    output: options.OutputFolder = None,
+    output: options.ExportFolder = None,
     workdir: options.Workdir = DEFAULT_WORKDIR,
     scope: Annotated[
         str,

@@ -55,21 +55,28 @@ def inspect(
     for name in (checkpoint, target):
         if name == NO_DRAFTER or (name == NGRAM_DRAFTER and name is target):
             raise UsageError(f"`{name}` is no checkpoint: there is nothing to inspect", "Name a folder or a hub id.")
-    from dspark.cli.progress import Reporter
-    from dspark.engine.models.checkpoint_files import CheckpointFiles
-    from dspark.engine.models.inspection import inspect_checkpoint, inspect_ngram
-    from dspark.engine.ngram.drafter import NgramDrafter
-
-    progress = Reporter(sink.note)
-    files = None if checkpoint == NGRAM_DRAFTER else CheckpointFiles.locate(checkpoint, progress=progress.step)
-    other = None if target is None else CheckpointFiles.locate(target, progress=progress.step)
-    found = inspect_ngram(NgramDrafter(), target=other) if files is None else inspect_checkpoint(files, target=other)
+    found = _look(checkpoint, target, sink)
     sink.document({"command": "inspect", "target": target, **_document(found)})
     sink.table(f"inspect {checkpoint}", _rows(found, target))
     for number, refusal in enumerate(found.refusals, start=1):
         sink.note(f"{number}. {refusal}\n   {refusal.remedy}")
     if not found.usable:
         raise typer.Exit(REFUSED)
+
+
+def _look(checkpoint: str, target: str | None, sink: Sink) -> Inspection:
+    with sink.progress() as progress:
+        progress.step("Starting")
+        from dspark.engine.models.checkpoint_files import CheckpointFiles
+        from dspark.engine.models.inspection import inspect_checkpoint, inspect_ngram
+        from dspark.engine.ngram.drafter import NgramDrafter
+
+        files = None if checkpoint == NGRAM_DRAFTER else CheckpointFiles.locate(checkpoint, progress=progress.step)
+        other = None if target is None else CheckpointFiles.locate(target, progress=progress.step)
+        progress.step(f"Reading what {checkpoint} says of itself")
+        if files is None:
+            return inspect_ngram(NgramDrafter(), target=other)
+        return inspect_checkpoint(files, target=other)
 
 
 def _document(found: Inspection) -> dict[str, Any]:

@@ -73,6 +73,24 @@ def check_machine(ctx: typer.Context, config: EngineConfig, workers: Workers | N
             check_device(config)
 
 
+def check_fit(ctx: typer.Context, models: Models, *, here: bool = True) -> None:
+    """Refuse what the files of the models, the profile and the calibration already rule out.
+
+    Args:
+        here: the engine runs in this process.
+
+    Raises:
+        UsageError: the policy asks for more than the drafter proposes.
+        CheckpointError: a model is not supported, or the two do not belong together.
+        ArtefactError: the profile or the calibration is of something else.
+    """
+    from dspark.engine.preflight import check_artefacts, check_models
+
+    with flags_named(ctx):
+        check_models(models.config, models.target, models.drafter)
+        check_artefacts(models.config, models.target, models.drafter, here=here)
+
+
 def load_workers(
     ctx: typer.Context, models: Models, workers: Workers, progress: Reporter, *, stop_strings: bool = False
 ) -> tuple[ClusterEngine, Tokenizer | None]:
@@ -81,7 +99,7 @@ def load_workers(
     Raises:
         UsageError, CheckpointError: as for `load_engine`; also where Ray is not installed or has not what is asked for.
     """
-    tokenizer = _load_tokenizer(ctx, models, progress, stop_strings=stop_strings)
+    tokenizer = _load_tokenizer(models, progress, stop_strings=stop_strings)
     progress.step(f"Starting workers: {models.config.target}, drafter {models.drafter_name}")
     with flags_named(ctx):
         from dspark.engine.cluster.cluster_engine import ClusterEngine
@@ -101,7 +119,7 @@ def load_engine(
         UsageError: the policy asks for more than the drafter proposes, or stop strings have no tokenizer.
         CheckpointError: a model cannot be loaded, or the two do not belong together.
     """
-    tokenizer = _load_tokenizer(ctx, models, progress, stop_strings=stop_strings)
+    tokenizer = _load_tokenizer(models, progress, stop_strings=stop_strings)
     from dspark.engine import Engine
 
     progress.step(f"Loading the models: {models.config.target}, drafter {models.drafter_name}")
@@ -109,11 +127,7 @@ def load_engine(
         return Engine(models.local, detokenizer=tokenizer), tokenizer
 
 
-def _load_tokenizer(ctx: typer.Context, models: Models, progress: Reporter, *, stop_strings: bool) -> Tokenizer | None:
-    from dspark.engine.preflight import check_models
-
-    with flags_named(ctx):
-        check_models(models.config, models.target, models.drafter)
+def _load_tokenizer(models: Models, progress: Reporter, *, stop_strings: bool) -> Tokenizer | None:
     from dspark.engine.jobs.tokenizer import Tokenizer
 
     progress.step("Loading the tokenizer")

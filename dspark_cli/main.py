@@ -50,6 +50,10 @@ class _Command(_TidyHelp, TyperCommand):
         super().__init__(*args, **kwargs)
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        for param in self.params:
+            if param.param_type_name == "argument":
+                # The parser shows an argument's type beside its metavariable; of an option only one of the two.
+                setattr(param, "display_type_rich", lambda ctx: None)  # noqa: B010 - older releases lack the method
 
 
 class _Group(_TidyHelp, TyperGroup):

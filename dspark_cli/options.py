@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dspark.cli.config_file import apply_config
+from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, EXPORT, REPORT
 
 MODELS, DECODING, WORKERS, FILES, GENERAL = "Models", "Decoding", "Workers", "Files", "General"
 
@@ -25,9 +26,9 @@ Target = Annotated[
 Drafter = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH|HUB_ID|ALIAS|ngram|none",
-        help="Drafter that goes with the target. `ngram` goes with any: it looks drafts up in the text so far. "
-        "Default: the built-in one with the built-in target, else `none`.",
+        metavar="PATH|HUB_ID|ALIAS",
+        help="Drafter that goes with the target, or `none`. `ngram` goes with any: it looks drafts up in the text so "
+        "far. Default: the built-in one with the built-in target, else `none`.",
         show_default=False,
         rich_help_panel=MODELS,
     ),
@@ -178,17 +179,23 @@ RayAddress = Annotated[
 Workdir = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Where files go that are not named.", rich_help_panel=FILES)
 ]
-OutputFolder = Annotated[
-    Path | None,
-    typer.Option(
+
+
+def _folder_option(name: str) -> Any:
+    """--output of a command that fills a folder of this name in the work directory."""
+    return typer.Option(
         "--output",
         "-o",
         metavar="FOLDER",
-        help="Where the files go; earlier ones are replaced. Default: the command's name, in the work directory.",
+        help=f"Where the files go; earlier ones are replaced. Default: {DEFAULT_WORKDIR / name}, or {name} in "
+        "--workdir.",
         show_default=False,
         rich_help_panel=FILES,
-    ),
-]
+    )
+
+
+ExportFolder = Annotated[Path | None, _folder_option(EXPORT)]
+ReportFolder = Annotated[Path | None, _folder_option(REPORT)]
 Resume = Annotated[
     bool,
     typer.Option(

@@ -34,13 +34,8 @@ class LiveProfileReporter(RedrawnReporter, ProfileReporter):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._done, self._total = 0, 0
         # (part, bucket) -> its point with the fewest requests behind the shortest context, and samples of that one
         self._rows: dict[tuple[str, int], tuple[tuple[int, int, int], Sequence[float]]] = {}
-
-    def step(self, name: str, done: int = 0, total: int = 0) -> None:
-        self._done, self._total = done, total
-        super().step(name, done, total)
 
     def measured(self, point: Point, samples_s: Sequence[float]) -> None:
         if point.held_out:
@@ -57,7 +52,8 @@ class LiveProfileReporter(RedrawnReporter, ProfileReporter):
         from rich.spinner import Spinner
         from rich.text import Text
 
-        bar = ProgressBar(total=self._total or None, completed=self._done, pulse=not self._total, width=40)
+        done, total = self._count
+        bar = ProgressBar(total=total or None, completed=done, pulse=not total, width=40)
         return Group(*([self._table()] if self._rows else []), Spinner("dots", Text(self.last_step)), bar)
 
     def _table(self) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -13,11 +15,22 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
 
-class Reporter:
-    """Tells the steps of a command, a line each; without `note` it tells nothing. Remembers how far it came."""
+LINE_EVERY_S = 10.0
 
-    def __init__(self, note: Callable[[str], None] | None = None) -> None:
+
+class Reporter:
+    """Tells the steps of a command, a line each, and how far the present one is whenever `every_s` seconds were silent.
+
+    Without `note` it tells nothing and only remembers how far it came.
+    """
+
+    def __init__(self, note: Callable[[str], None] | None = None, *, every_s: float = LINE_EVERY_S) -> None:
         self._note = note
+        self._every_s = every_s
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
+        self._told_s = self._step_s = time.monotonic()
+        self._count = (0, 0)
         self.last_step = ""
 
     def __enter__(self) -> Self:
@@ -30,17 +43,42 @@ class Reporter:
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
         """A step begins or goes on; `total` 0 = unknown."""
+        self._count = (done, total)
         if name != self.last_step:
+            self._step_s = time.monotonic()
             self.tell(name)
         self.last_step = name
+        if self._note is not None and self._ticker is None:
+            # What runs may be one long call, of torch or of an import.
+            self._ticker = threading.Thread(target=self._tick, daemon=True)
+            self._ticker.start()
 
     def tell(self, line: str) -> None:
         """One more line, if anybody listens."""
         if self._note is not None:
+            self._told_s = time.monotonic()
             self._note(line)
+
+    def standing(self) -> str:
+        """How far the present step is."""
+        done, total = self._count
+        if total:
+            return f"{self.last_step}: {done:,} of {total:,}"
+        return f"{self.last_step}: {time.monotonic() - self._step_s:.0f} s so far"
 
     def close(self) -> None:
         """Nothing more to show."""
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join()
+
+    def _tick(self) -> None:
+        silent_s = 0.0
+        while not self._ended.wait(self._every_s - silent_s):
+            silent_s = time.monotonic() - self._told_s
+            if silent_s >= self._every_s:
+                self.tell(self.standing())
+                silent_s = 0.0
 
 
 class LiveReporter(Reporter):

@@ -9,6 +9,7 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.errors import Interrupted
+from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, REPORT
 
 if TYPE_CHECKING:
@@ -26,12 +27,14 @@ def report(
             show_default=False,
         ),
     ] = None,
-    output: options.OutputFolder = None,
+    output: options.ReportFolder = None,
     workdir: options.Workdir = DEFAULT_WORKDIR,
     seed: Annotated[
         int,
         typer.Option(
-            min=0, help="Seed of resampled blocks, null ECEs and random splits.", rich_help_panel=options.GENERAL
+            metavar="NUMBER",
+            help="Seed of resampled blocks, null ECEs and random splits, from 0 up.",
+            rich_help_panel=options.GENERAL,
         ),
     ] = 0,
     config: options.Config = None,
@@ -48,6 +51,8 @@ def report(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}", "Give a whole number of at least 0.")
     output = output or workdir / REPORT
     made = _make(sink, runs or [workdir], output, seed)
     _render(made, output, sink)

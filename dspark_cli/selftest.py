@@ -10,7 +10,7 @@ import typer
 from dspark.cli import options
 from dspark.cli.artefacts import add_artefacts, used_artefacts
 from dspark.cli.errors import FAILURE, Interrupted, flags_named
-from dspark.cli.loading import resolve_models
+from dspark.cli.loading import check_fit, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
 from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
@@ -131,27 +131,25 @@ def check_pair(ctx: typer.Context, config: EngineConfig, settings: SelftestSetti
             "Give a --drafter, and a policy that uses it.",
         )
     config = add_artefacts(config, workdir)
-    used = used_artefacts(config, workdir)
-    if used is not None:
-        sink.note(used)
-    report = _run(ctx, config, settings)
+    report = _run(ctx, config, settings, used=used_artefacts(config, workdir))
     _render(report, sink)
     if not report.passed:
         raise typer.Exit(FAILURE)
 
 
-def _run(ctx: typer.Context, config: EngineConfig, settings: SelftestSettings) -> SelftestReport:
+def _run(ctx: typer.Context, config: EngineConfig, settings: SelftestSettings, *, used: str | None) -> SelftestReport:
     sink: Sink = ctx.obj
     with sink.decode_progress() as progress:
         try:
             progress.step("Starting")
-            from dspark.engine.preflight import check_device, check_models
+            from dspark.engine.preflight import check_device
 
             with flags_named(ctx):
                 check_device(config)
             models = resolve_models(config, progress)
-            with flags_named(ctx):
-                check_models(config, models.target, models.drafter)
+            check_fit(ctx, models)
+            if used is not None:
+                sink.note(used)
             from dspark.engine.jobs.tokenizer import Tokenizer
             from dspark.engine.selftest.job import run_selftest
 

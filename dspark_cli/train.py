@@ -54,6 +54,7 @@ def train(
     weight_decay: train_options.WeightDecay = 0.01,
     evaluate_every: train_options.EvaluateEvery = 60.0,
     seed: train_options.Seed = 0,
+    license: train_options.License = None,
     num_workers: options.NumWorkers = None,
     ray: options.RayAddress = None,
     config: options.Config = None,
@@ -119,7 +120,13 @@ def train(
             resume=resume,
             overwrite=overwrite,
             workers=Workers.asked(num_workers, ray),
+            license=license,
             command=shlex.join(["dspark", *sys.argv[1:]]),
+        )
+    if prompts is not None and data is not None and data.exists() and not resume:
+        raise UsageError(
+            f"--data {data} holds text already, so no prompt of --prompts {prompts} would be answered",
+            "Leave --prompts out to train on that text, or give --data a file that is yet to be written.",
         )
     check_folder(output, flag="--output")
     OutputFolder(output).check(job.data, resume=resume, overwrite=overwrite)

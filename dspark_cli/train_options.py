@@ -129,3 +129,12 @@ Seed = Annotated[
     int,
     typer.Option(metavar="NUMBER", help="Seed of text, weights, anchors and order.", rich_help_panel=TRAINING),
 ]
+License = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Licence of the drafter's weights that its card states, such as `apache-2.0`. Default: none is stated.",
+        show_default=False,
+        rich_help_panel=FILES,
+    ),
+]

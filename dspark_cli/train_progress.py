@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from dspark.engine.training.generate import TextProgress
     from dspark.engine.training.trainer import Reading
 
-# Between two lines where there is no terminal to redraw.
+# Between two lines where there is no terminal to redraw; a silence is longer than the wait for the next reading.
 _PLAIN_EVERY_S = 15.0
+_SILENCE_S = 20.0
 
 
 class TrainReporter(Reporter):
@@ -25,7 +26,7 @@ class TrainReporter(Reporter):
     def __init__(
         self, note: Callable[[str], None] | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(note)
+        super().__init__(note, every_s=_SILENCE_S)
         self._clock = clock
         self._last_s = float("-inf")
 
@@ -105,15 +106,16 @@ def writing_line(progress: TextProgress) -> str:
     """How far the text is."""
     speed = progress.tokens / max(progress.elapsed_s, 1e-9)
     left_s = progress.elapsed_s * (1 / progress.share - 1) if progress.share else None
-    return f"{progress.texts:,} texts, {progress.tokens:,} tokens, {speed:,.0f} tok/s{_left(left_s)}"
+    end = ", finishing the texts under way" if progress.share >= 1 else _left(left_s)
+    return f"{progress.texts:,} texts, {progress.tokens:,} tokens, {speed:,.0f} tok/s{end}"
 
 
 def reading_line(reading: Reading) -> str:
     """How training goes."""
     gathered = reading.gathered
     rates = " ".join(f"{rate:.2f}" for rate in gathered.acceptance)
-    speed = f", {gathered.positions_per_s:,.0f} positions/s" if gathered.positions_per_s else ""
-    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}{speed}{_left(reading.left_s)}"
+    speed = f"{gathered.positions_per_s:,.0f} positions/s"
+    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}, {speed}{_left(reading.left_s)}"
 
 
 def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:

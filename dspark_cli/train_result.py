@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def render(result: TrainResult, output: Path, sink: Sink) -> None:
     """Print what training gave; the drafter is in `output`."""
+    from dspark.engine.training.settings import STATE_FOLDER
+
     state, best = result.state, result.state.best
     assert best is not None, "a run ends with a measurement"
     training_s = max(state.elapsed_s, 1e-9)
@@ -37,6 +39,10 @@ def render(result: TrainResult, output: Path, sink: Sink) -> None:
         ("drafter", f"{output} ({result.parameters / 1e6:.1f} M parameters)"),
     ]
     sink.table("train", rows)
+    state_folder = output / STATE_FOLDER
+    size = sum(path.stat().st_size for path in state_folder.glob("*") if path.is_file())
+    if size:
+        sink.note(f"{state_folder} ({size / 1e6:,.1f} MB) is only needed for --resume, and may be deleted.")
 
 
 def _lengths(best: Acceptance) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from dspark.calibration import (
     check_sampling,
     load_calibration,
 )
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import ArtefactError, UsageError
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import Planned
@@ -32,7 +32,8 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
     """A planner by the profile that the engine's configuration names.
 
     Raises:
-        UsageError: it names none, or one of smaller batches.
+        UsageError: it names none.
+        ArtefactError: the profile is of smaller batches.
         ProfileError: the profile cannot be read, or was measured with something else.
     """
     profile = engine.config.profile
@@ -47,12 +48,18 @@ def make_planner(engine: Engine, policy: Planned) -> RoundPlanner:
     curve = profile.curve
     most = curve.max_requests
     if most < engine.concurrency:
-        raise UsageError(
-            f"concurrency is {engine.concurrency}, and the profile knows batches of up to {most} requests",
-            f"Run `dspark profile --concurrency {engine.concurrency}`, or lower the concurrency.",
+        raise ArtefactError(
+            too_many_requests(engine.concurrency, most),
+            f"Run `dspark profile --concurrency {engine.concurrency}`, lower the concurrency, or use a policy that "
+            "plans nothing, such as fixed:K.",
         )
     clock = RoundClock(curve, adapt=engine.config.adapt)
     return RoundPlanner(clock, gamma=engine.gamma, causal=policy.causal, certain=engine.ngram is not None)
+
+
+def too_many_requests(wanted: int, most: int) -> str:
+    """The clause that refuses more requests at once than a profile knows."""
+    return f"the profile knows batches of up to {most} requests, and {wanted} are to run at once"
 
 
 def loaded_profile(profile: Profile | str) -> Profile:
@@ -64,6 +71,15 @@ def loaded_profile(profile: Profile | str) -> Profile:
     return load_profile(Path(profile)) if isinstance(profile, str) else profile
 
 
+def loaded_calibration(calibration: Calibration | str) -> Calibration:
+    """The calibration itself, or what is in the file of that name.
+
+    Raises:
+        CalibrationError: the file cannot be read, or is no calibration.
+    """
+    return load_calibration(Path(calibration)) if isinstance(calibration, str) else calibration
+
+
 def confidence_temperatures(engine: Engine) -> np.ndarray:
     """One temperature a draft position, [G]: those of the calibration that the configuration names, else 1.
 
@@ -73,7 +89,7 @@ def confidence_temperatures(engine: Engine) -> np.ndarray:
     calibration = engine.config.calibration
     if calibration is None or engine.gamma == 0:
         return np.ones(engine.gamma, dtype=np.float64)
-    calibration = _loaded(calibration)
+    calibration = loaded_calibration(calibration)
     made_by = engine.fingerprint()
     present = Provenance(
         target=engine.config.target,
@@ -95,8 +111,4 @@ def sampling_notes(config: EngineConfig, sampling: SamplingParams) -> list[str]:
     if config.calibration is None:
         return []
     wanted = SamplingSettings(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
-    return check_sampling(_loaded(config.calibration), wanted, draft_top_k=config.draft_top_k)
-
-
-def _loaded(calibration: Calibration | str) -> Calibration:
-    return load_calibration(Path(calibration)) if isinstance(calibration, str) else calibration
+    return check_sampling(loaded_calibration(config.calibration), wanted, draft_top_k=config.draft_top_k)

@@ -15,6 +15,10 @@ class UsageError(DsparkError):
     """The command or its options do not make sense (exit code 2)."""
 
 
+class ArtefactError(DsparkError):
+    """A profile or a calibration is of something else than what is about to run, or than the other of the two."""
+
+
 class CheckpointError(DsparkError):
     """A model folder, hub id or checkpoint file cannot be used.
 

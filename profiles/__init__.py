@@ -3,7 +3,7 @@
 Pure functions on arrays: no model, no device. matplotlib is imported by the function that writes a picture.
 """
 
-from dspark.profiles.conditions import Conditions, ModelShape, check_conditions
+from dspark.profiles.conditions import Conditions, ModelShape, check_conditions, contradictions
 from dspark.profiles.curve import SCOPES, StepCurve
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.fit import PredictionError, complete, fit_staircase, prediction_error
@@ -29,6 +29,7 @@ __all__ = [
     "StepCurve",
     "check_conditions",
     "complete",
+    "contradictions",
     "find_profile",
     "fit_staircase",
     "load_profile",

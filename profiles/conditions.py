@@ -9,8 +9,8 @@ from typing import Any
 from dspark.profiles.errors import ProfileError
 
 _AGAIN = (
-    "Run `dspark profile` again with the same --target, --drafter, --device and --dtype, or decode without it, by a "
-    "--policy that plans nothing, such as fixed:7."
+    "Run `dspark profile` again with the same --target, --drafter, --device and --dtype, decode without it, by a "
+    "--policy that plans nothing, such as fixed:7, or give another --workdir."
 )
 
 
@@ -48,21 +48,11 @@ def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
     """Refuse a profile of other shapes, dtype or device; return warnings about what may shift its times.
 
     Raises:
-        ProfileError: the profile was measured with something else.
+        ProfileError: the profile was measured with something else; all that differs is said.
     """
-    _check_shape("target", recorded.target, present.target)
-    if (recorded.drafter is None) != (present.drafter is None):
-        without, with_ = ("profile", "run") if recorded.drafter is None else ("run", "profile")
-        raise ProfileError(f"the {with_} has a drafter and the {without} has none", _AGAIN)
-    if recorded.drafter is not None and present.drafter is not None:
-        _check_shape("drafter", recorded.drafter, present.drafter)
-    for what, then, now in (
-        ("dtype", recorded.dtype, present.dtype),
-        ("device", recorded.device, present.device),
-        ("device", recorded.device_name, present.device_name),
-    ):
-        if then != now:
-            raise ProfileError(f"the profile was measured with {what} {then}, and this is {now}", _AGAIN)
+    reasons = contradictions(recorded, present)
+    if reasons:
+        raise ProfileError("; ".join(reasons), _AGAIN)
     return [
         f"The profile was measured with {what} {then}, and this is {now}: its times may be off."
         for what, then, now in (
@@ -75,12 +65,34 @@ def check_conditions(recorded: Conditions, present: Conditions) -> list[str]:
     ]
 
 
-def _check_shape(role: str, recorded: ModelShape, present: ModelShape) -> None:
+def contradictions(recorded: Conditions, present: Conditions) -> list[str]:
+    """Why a profile cannot be used for what is present, a clause each: other shapes, dtype or device."""
+    reasons = _shape_contradiction("target", recorded.target, present.target)
+    if (recorded.drafter is None) != (present.drafter is None):
+        without, with_ = ("profile", "run") if recorded.drafter is None else ("run", "profile")
+        reasons.append(f"the {with_} has a drafter and the {without} has none")
+    if recorded.drafter is not None and present.drafter is not None:
+        reasons += _shape_contradiction("drafter", recorded.drafter, present.drafter)
+    # A GPU is another model than a CPU anyway.
+    kind = recorded.device if recorded.device != present.device else recorded.device_name
+    now_kind = present.device if recorded.device != present.device else present.device_name
+    reasons += [
+        f"the profile was measured with {what} {then}, and this is {now}"
+        for what, then, now in (("dtype", recorded.dtype, present.dtype), ("device", kind, now_kind))
+        if then != now
+    ]
+    return reasons
+
+
+def _shape_contradiction(role: str, recorded: ModelShape, present: ModelShape) -> list[str]:
+    """The first number in which two shapes differ; none if they are the same."""
+    if not (recorded.shape.keys() <= present.shape.keys() or recorded.shape.keys() >= present.shape.keys()):
+        return [f"the profile is for a {role} of another kind: {recorded.name}, not {present.name}"]
     for key in sorted({*recorded.shape, *present.shape}):
         then, now = recorded.shape.get(key), present.shape.get(key)
         if then != now:
-            raise ProfileError(
+            return [
                 f"the profile is for a {role} of another shape: {key} {then} in {recorded.name}, "
-                f"{now} in {present.name}",
-                _AGAIN,
-            )
+                f"{now} in {present.name}"
+            ]
+    return []

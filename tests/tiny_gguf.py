@@ -69,6 +69,7 @@ GGUF_NAMES = {
 
 def write_gguf(path: Path, *, quantised: bool = False, extra_tensor: str = "", architecture: str = "llama") -> None:
     writer = gguf.GGUFWriter(path, architecture)
+    writer.add_license("apache-2.0")
     writer.add_context_length(128)
     writer.add_embedding_length(HIDDEN)
     writer.add_block_count(LAYERS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
     from dspark.calibration import Calibration
@@ -48,7 +48,8 @@ def export_for(engine: str, source: Source) -> Export:
     """The files of one engine; what cannot be made for want of an input is left out, and a note says so.
 
     Raises:
-        UsageError: the inputs are of different pairs, or what there is gives this engine nothing.
+        ArtefactError: the inputs are of different pairs.
+        UsageError: what there is gives this engine nothing.
         ProfileError: the profile does not cover what the engine reads.
     """
     notes = _check_pair(source)
@@ -85,7 +86,7 @@ def _check_pair(source: Source) -> list[str]:
         return []
     gamma = profile.curve.gamma
     if gamma and gamma != calibration.gamma:
-        raise UsageError(
+        raise ArtefactError(
             f"the profile is for blocks of {gamma} drafted tokens and the calibration for {calibration.gamma}",
             "Profile and calibrate the same drafter.",
         )
@@ -103,7 +104,7 @@ def _check_pair(source: Source) -> list[str]:
         if profiled is None or calibrated is None:
             notes.append(f"Whether profile and calibration are of one {role} cannot be told: one does not record it.")
         elif profiled != calibrated:
-            raise UsageError(
+            raise ArtefactError(
                 f"the profile and the calibration are of different {role}s", f"Profile and calibrate the same {role}."
             )
     return notes

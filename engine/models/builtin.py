@@ -20,6 +20,8 @@ from dspark.engine.wording import first_line
 
 # Raise it whenever a conversion would write something else: existing folders are then converted again.
 CONVERTER_VERSION = 1
+# Of the weights; folders that an earlier version converted do not say it where it is looked for.
+BUILTIN_LICENCE = "apache-2.0"
 MARKER_NAME = "dspark-builtin.json"
 WAIT_STEP = "Waiting for another dspark that prepares the built-in model"
 

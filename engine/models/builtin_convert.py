@@ -209,9 +209,11 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _model_card(metadata: Metadata, gguf_name: str) -> str:
-    licence = metadata.get("general.license", "see the source")
+    stated = metadata.get("general.license")
+    licence = stated or "see the source"
     owner = metadata.get("general.organization", "its authors")
-    return f"""# {gguf_name}, as a Hugging Face folder
+    front_matter = f"---\nlicense: {stated}\n---\n\n" if stated else ""
+    return f"""{front_matter}# {gguf_name}, as a Hugging Face folder
 
 Made by `dspark` from the GGUF file `{gguf_name}` ({owner}; licence of the weights: {licence}, unchanged).
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
-from dspark.engine.models.builtin import builtin_target
+from dspark.engine.models.builtin import BUILTIN_LICENCE, builtin_target
 from dspark.engine.models.resolve import builtin_drafter, fetch_failure, resolve_description
 from dspark.engine.models.tensor_files import SINGLE_FILE, TensorHeader, indexed_files, read_headers
 from dspark.engine.progress import Progress
@@ -20,6 +20,7 @@ class CheckpointFiles:
     name: str  # as the user named it
     folder: Path
     hub_id: str | None = None
+    licence: str | None = None  # where the folder states none
 
     @classmethod
     def locate(cls, spec: str, *, progress: Progress | None = None) -> CheckpointFiles:
@@ -29,7 +30,7 @@ class CheckpointFiles:
             CheckpointError: there is no such checkpoint, or the hub cannot be reached.
         """
         if spec == DEFAULT_TARGET:
-            return cls(spec, builtin_target(progress=progress))
+            return cls(spec, builtin_target(progress=progress), licence=BUILTIN_LICENCE)
         if spec == DEFAULT_DRAFTER:
             return cls(spec, builtin_drafter())
         folder, from_hub = resolve_description(spec, progress=progress)

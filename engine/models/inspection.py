@@ -86,7 +86,8 @@ def inspect_checkpoint(files: CheckpointFiles, *, target: CheckpointFiles | None
     raw = read_json_object(files.folder / "config.json")
     refusals = Refusals()
     kind, format, recognised_by = _kind(raw, refusals)
-    found = Inspection(files.name, kind, format, recognised_by, stated_licence(files.folder))
+    licence = stated_licence(files.folder) or files.licence
+    found = Inspection(files.name, kind, format, recognised_by, licence)
     readable = refusals.check(lambda: found.headers.update(files.read_headers()))
     if kind == DRAFTER:
         found.made_for = _verifier(raw)

@@ -14,6 +14,7 @@ from dspark.engine.requests import Completion, Request, SamplingParams
 from dspark.engine.selftest.cache_watch import TOLERANCES, CacheWatch
 from dspark.engine.selftest.greedy import deficits
 from dspark.engine.selftest.noise import near_tie_gap
+from dspark.engine.selftest.phases import Counted, uncounted
 from dspark.engine.selftest.report import Check
 
 if TYPE_CHECKING:
@@ -41,14 +42,21 @@ def end_token(texts: Sequence[Sequence[int]]) -> int:
 
 
 def check_ends(
-    engine: Engine, plain: PlainForward, prompts: Sequence[list[int]], *, policy: str, most: int, noise: float
+    engine: Engine,
+    plain: PlainForward,
+    prompts: Sequence[list[int]],
+    *,
+    policy: str,
+    most: int,
+    noise: float,
+    counted: Counted = uncounted,
 ) -> list[Check]:
     """Decode more requests than there are slots, of many lengths, and look at their ends and into their caches.
 
     Every second one ends at end tokens too. The engine runs one round at a time here, watched from outside.
     """
     requests = _requests(prompts, count=engine.concurrency + engine.concurrency // 2, gamma=engine.gamma, most=most)
-    completions, watch = _decode(engine, plain, requests)
+    completions, watch = _decode(engine, plain, requests, counted)
     return [
         _judge_ends(engine, plain, requests, completions, policy=policy, noise=noise),
         _judge_caches(watch, policy=policy, dtype=engine.dtype),
@@ -69,13 +77,15 @@ def _requests(prompts: Sequence[list[int]], *, count: int, gamma: int, most: int
 
 
 @torch.inference_mode()
-def _decode(engine: Engine, plain: PlainForward, requests: Sequence[Request]) -> tuple[list[Completion], CacheWatch]:
+def _decode(
+    engine: Engine, plain: PlainForward, requests: Sequence[Request], counted: Counted
+) -> tuple[list[Completion], CacheWatch]:
     engine.stats = RunStats()
     loop = DecodeLoop(engine, requests, depth=0)
     watch = CacheWatch(engine, loop, plain)
     engine.observer = watch
     try:
-        done = sorted(loop.run(), key=lambda completion: completion.index)
+        done = sorted(counted(loop.run(), len(requests)), key=lambda completion: completion.index)
     finally:
         engine.observer = None
     return done, watch

@@ -10,6 +10,7 @@ import numpy as np
 
 from dspark.engine.requests import Request, SamplingParams
 from dspark.engine.selftest.noise import near_tie_gap
+from dspark.engine.selftest.phases import Counted, uncounted
 from dspark.engine.selftest.report import Check
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class Parting:
     gap: float
 
 
-def greedy_texts(engine: Engine, prompts: Sequence[list[int]], num_tokens: int) -> list[list[int]]:
+def greedy_texts(
+    engine: Engine, prompts: Sequence[list[int]], num_tokens: int, *, counted: Counted = uncounted
+) -> list[list[int]]:
     """The engine's greedy text of `num_tokens` behind each prompt, past end tokens."""
     sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
     requests = [Request(index, prompt, sampling) for index, prompt in enumerate(prompts)]
-    done = sorted(engine.generate(requests), key=lambda completion: completion.index)
+    done = sorted(counted(engine.generate(requests), len(requests)), key=lambda completion: completion.index)
     return [completion.token_ids for completion in done]
 
 
@@ -50,6 +53,7 @@ def check_greedy(
     policy: str,
     noise: float,
     reference: Sequence[list[int]] | None = None,
+    counted: Counted = uncounted,
 ) -> Check:
     """Judge greedy `texts` by the target's plain forward, and against the texts of plain decoding.
 
@@ -62,7 +66,7 @@ def check_greedy(
         return Check(NAME, policy, False, finding, {"texts": len(texts)})
     allowed = near_tie_gap(noise)
     partings, wrong = [], []
-    for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+    for number, (prompt, text) in enumerate(counted(zip(prompts, texts, strict=True), len(texts))):
         below = deficits(plain, prompt, text)
         if below.max() > allowed:
             token = int(np.argmax(below > allowed))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from dspark.engine.artefacts import loaded_profile
 from dspark.engine.config import EngineConfig
@@ -19,6 +18,7 @@ from dspark.engine.scheduler.policies import Planned, parse_policy
 from dspark.engine.selftest.ends import EndToken, check_ends, end_token
 from dspark.engine.selftest.greedy import check_greedy, greedy_texts
 from dspark.engine.selftest.noise import logit_noise
+from dspark.engine.selftest.phases import Counted, Phases, Step
 from dspark.engine.selftest.plain import PlainForward
 from dspark.engine.selftest.prompts import selftest_prompts
 from dspark.engine.selftest.report import Check, SelftestReport
@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 _CONCURRENCY = {"cpu": 16, "cuda": 64}
 _SAMPLES = {"cpu": 80, "cuda": 256}
 _NOISE_TEXTS = 3
-Step = Callable[[str], None]
+_PLAIN_PHASES, _POLICY_PHASES = 2, 4
+
+
+class _Judged(TypedDict):
+    """What every check of one policy is given."""
+
+    policy: str
+    noise: float
+    counted: Counted
 
 
 def selftest_policies(config: EngineConfig, gamma: int) -> list[str]:
@@ -49,7 +57,7 @@ def run_selftest(
     Args:
         config: names local folders of a target and its drafter; `profile`, where it is given, is read already.
         tokenizer: the target's; None: prompts are made-up tokens.
-        step: told what comes next.
+        step: told what comes next, and how far that is.
 
     Raises:
         UsageError: nothing is drafted, or the models see less than the texts take.
@@ -66,22 +74,26 @@ def run_selftest(
     contexts = [prompt[:CONTEXT_TOKENS] for prompt in asked[: settings.contexts]]
     most = max(settings.text_tokens // 2, 2)
     samples = settings.samples or _SAMPLES[choose_device(config.device).type]
-    step("Decoding plainly")
-    reference, noise, plain_check = _plain(config, settings, prompts, step=1 + gamma)
+    policies = selftest_policies(config, gamma)
+    phases = Phases(step, _PLAIN_PHASES + _POLICY_PHASES * len(policies))
+    reference, noise, plain_check = _plain(config, settings, prompts, step=1 + gamma, phases=phases)
     end = end_token([text[:most] for text in reference])
     checks, notes = [plain_check], dict.fromkeys(() if tokenizer else ("no tokenizer: prompts are made-up tokens",))
-    for policy in selftest_policies(config, gamma):
-        step(f"Decoding with {policy}")
+    for policy in policies:
+        phases.begin(f"Decoding with {policy}")
         # What the engine before held has to be gone first.
         gc.collect()
         engine = Engine(_for_policy(config, policy), detokenizer=EndToken(end))
         notes |= dict.fromkeys(engine.notes)
         plain = PlainForward(engine)
-        texts = greedy_texts(engine, prompts, settings.text_tokens)
-        checks.append(check_greedy(plain, prompts, texts, policy=policy, noise=noise, reference=reference))
-        checks += check_ends(engine, plain, prompts, policy=policy, most=most, noise=noise)
-        step(f"Sampling with {policy}")
-        checks.append(check_sampled(engine, plain, contexts, policy=policy, samples=samples, noise=noise))
+        judged: _Judged = {"policy": policy, "noise": noise, "counted": phases.counted}
+        texts = greedy_texts(engine, prompts, settings.text_tokens, counted=phases.counted)
+        phases.begin(f"Comparing the texts of {policy}")
+        checks.append(check_greedy(plain, prompts, texts, reference=reference, **judged))
+        phases.begin(f"Ending texts with {policy}")
+        checks += check_ends(engine, plain, prompts, most=most, **judged)
+        phases.begin(f"Sampling with {policy}")
+        checks.append(check_sampled(engine, plain, contexts, samples=samples, **judged))
         del engine, plain
     return SelftestReport(tuple(checks), noise, tuple(notes))
 
@@ -115,11 +127,14 @@ def _for_policy(config: EngineConfig, policy: str) -> EngineConfig:
 
 
 def _plain(
-    config: EngineConfig, settings: SelftestSettings, prompts: list[list[int]], *, step: int
+    config: EngineConfig, settings: SelftestSettings, prompts: list[list[int]], *, step: int, phases: Phases
 ) -> tuple[list[list[int]], float, Check]:
     """Texts of plain decoding, the noise of the target's logits, and what the target says of these texts."""
+    phases.begin("Decoding plainly")
     engine = Engine(replace(config, policy="none", draft_top_k=None, profile=None, calibration=None))
     plain = PlainForward(engine)
-    texts = greedy_texts(engine, prompts, settings.text_tokens)
+    texts = greedy_texts(engine, prompts, settings.text_tokens, counted=phases.counted)
+    phases.begin("Reading the plain texts")
     noise = logit_noise(plain, prompts[:_NOISE_TEXTS], texts[:_NOISE_TEXTS], step=step)
-    return texts, noise, check_greedy(plain, prompts, texts, policy="none", noise=noise)
+    check = check_greedy(plain, prompts, texts, policy="none", noise=noise, counted=phases.counted)
+    return texts, noise, check

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dspark.engine.requests import Request, SamplingParams
 from dspark.engine.selftest.distribution import is_settled, steep_temperature, token_probabilities
 from dspark.engine.selftest.goodness import Fit, pearson
+from dspark.engine.selftest.phases import Counted, uncounted
 from dspark.engine.selftest.report import Check
 from dspark.engine.selftest.settings import SAMPLE_TOKENS
 
@@ -42,7 +43,14 @@ class Position:
 
 
 def check_sampled(
-    engine: Engine, plain: PlainForward, contexts: Sequence[list[int]], *, policy: str, samples: int, noise: float
+    engine: Engine,
+    plain: PlainForward,
+    contexts: Sequence[list[int]],
+    *,
+    policy: str,
+    samples: int,
+    noise: float,
+    counted: Counted = uncounted,
 ) -> Check:
     """Draw `samples` texts behind each context, and test each token of their rounds against the target's plain forward.
 
@@ -51,9 +59,9 @@ def check_sampled(
     them together are one more, which sees a fault that is too small for any single one.
     """
     settings = _settings(plain, contexts)
-    tokens = _draw(engine, contexts, settings, samples)  # [contexts, samples, SAMPLE_TOKENS]
+    tokens = _draw(engine, contexts, settings, samples, counted)  # [contexts, samples, SAMPLE_TOKENS]
     positions = []
-    for context, (prompt, sampling) in enumerate(zip(contexts, settings, strict=True)):
+    for context, (prompt, sampling) in enumerate(counted(zip(contexts, settings, strict=True), len(contexts))):
         # The first token is the prefill's.
         for token in range(1, SAMPLE_TOKENS):
             drawn = tokens[context, :, : token + 1]
@@ -110,13 +118,17 @@ def _settings(plain: PlainForward, contexts: Sequence[list[int]]) -> list[Sampli
 
 
 def _draw(
-    engine: Engine, contexts: Sequence[list[int]], settings: Sequence[SamplingParams], samples: int
+    engine: Engine,
+    contexts: Sequence[list[int]],
+    settings: Sequence[SamplingParams],
+    samples: int,
+    counted: Counted,
 ) -> NDArray[np.int64]:
     """Samples behind every context, side by side in the batches, [contexts, samples, SAMPLE_TOKENS]."""
     count = len(contexts)
     requests = (Request(index, contexts[index % count], settings[index % count]) for index in range(count * samples))
     tokens = np.zeros((count, samples, SAMPLE_TOKENS), dtype=np.int64)
-    for completion in engine.generate(requests):
+    for completion in counted(engine.generate(requests), count * samples):
         tokens[completion.index % count, completion.index // count] = completion.token_ids
     return tokens
 

@@ -38,6 +38,7 @@ class CardFacts:
     text: TextSummary
     command: str
     manifest: Mapping[str, Any]
+    license: str | None = None  # as the user named it
 
 
 def model_card(facts: CardFacts, state: RunState) -> str:
@@ -51,14 +52,21 @@ def model_card(facts: CardFacts, state: RunState) -> str:
         _table([("", ""), *_facts(facts, state)]),
         _measured(state),
         _table([("setting", "value"), *((name, _shown(value)) for name, value in asdict(facts.settings).items())]),
-        "The weights of the drafter carry this card's licence. The target's are not included; its own licence "
-        "applies to it, and to what may be done with text that it wrote.",
+        f"{_licence(facts)} The target's weights are not included; its own licence applies to it, and to what may be "
+        "done with text that it wrote.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _front_matter(facts: CardFacts) -> str:
-    return f"---\nlicense: mit\nbase_model: {facts.target}\ntags: [speculative-decoding, dspark]\n---"
+    stated = f"license: {facts.license}\n" if facts.license else ""
+    return f"---\n{stated}base_model: {facts.target}\ntags: [speculative-decoding, dspark]\n---"
+
+
+def _licence(facts: CardFacts) -> str:
+    if facts.license is None:
+        return "No licence was named for the weights of the drafter."
+    return f"The weights of the drafter carry this card's licence, {facts.license}."
 
 
 def _facts(facts: CardFacts, state: RunState) -> list[tuple[str, str]]:

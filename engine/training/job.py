@@ -275,6 +275,7 @@ def _trainer(
         text=material.summary,
         command=job.command,
         manifest=manifest(target.device.type),
+        license=job.license,
     )
     trainer = Trainer(
         step,

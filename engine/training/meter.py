@@ -18,7 +18,7 @@ class Gathered:
     loss: float
     gradient_norm: float
     acceptance: tuple[float, ...]  # mean 1 - TV of each slot
-    positions_per_s: float  # 0 before there is a time to compare with
+    positions_per_s: float
 
 
 class StepMeter:
@@ -28,9 +28,13 @@ class StepMeter:
         # Loss and gradient norm; then rates and counts of each slot.
         self._sums = torch.zeros(2 + 2 * block_size, device=device)
         self._block_size = block_size
-        self._started_s: float | None = None
+        self._started_s = 0.0
         self._positions = 0
         self.steps = 0
+
+    def begin(self, now_s: float) -> None:
+        """The next step begins now, by the clock of `take`."""
+        self._started_s = now_s
 
     def add(self, host: HostBatch, result: StepLoss, norm: Tensor) -> None:
         """Take in a step: its batch, its loss, and the norm of its gradient."""
@@ -49,7 +53,7 @@ class StepMeter:
         loss, norm, *sums = self._sums.tolist()
         rates, counts = sums[: self._block_size], sums[self._block_size :]
         acceptance = tuple(rate / max(count, 1) for rate, count in zip(rates, counts, strict=True))
-        speed = 0.0 if self._started_s is None else self._positions / max(now_s - self._started_s, 1e-9)
+        speed = self._positions / max(now_s - self._started_s, 1e-9)
         gathered = Gathered(loss / self.steps, norm / self.steps, acceptance, speed)
         self._sums.zero_()
         self._started_s, self._positions, self.steps = now_s, 0, 0

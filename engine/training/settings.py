@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ MUON = "muon"
 OPTIMIZERS = ("adamw", MUON)
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")
 PARTIAL_SUFFIX = ".partial"
+# What a card's front matter holds without quotes.
+_LICENSE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 # Folder beside the drafter that a run goes on from.
 STATE_FOLDER = "training"
 # Rows are laid out in cache pages of so many tokens.
@@ -142,12 +145,12 @@ class TextSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """One drafter to train: for which target, where to, how. `command` is what made it, for the card.
+    """One drafter to train: for which target, where to, how. `command` is what made it, for the card, as is `license`.
 
     `workers` write the text; this process trains.
 
     Raises:
-        UsageError: the number format is none to train in.
+        UsageError: the number format is none to train in, or the licence no identifier.
     """
 
     target: str
@@ -161,8 +164,11 @@ class TrainJob:
     overwrite: bool = False
     workers: Workers | None = None
     command: str = ""
+    license: str | None = None  # of the drafter's weights, for the card
 
     def __post_init__(self) -> None:
+        if self.license is not None and not _LICENSE_NAME.fullmatch(self.license):
+            raise UsageError(f"license is {self.license!r}", "Give an identifier such as apache-2.0, or leave it out.")
         # Checks both names.
         EngineConfig(device=self.device, dtype=self.dtype)
         if self.dtype not in TRAINED_DTYPES:

@@ -102,6 +102,7 @@ class Trainer:
         # Of this process: an earlier one may have ended between two of them.
         evaluated_s = saved_s = read_s = clock.elapsed_s
         with stop_requests() as stop, Ahead(self._batches, state.step) as ahead:
+            self._meter.begin(self._clock())
             while clock.progress(state.step) < 1:
                 rate = learning_rate(self._settings, clock.progress(state.step))
                 host = next(ahead)

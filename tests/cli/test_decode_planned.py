@@ -95,9 +95,61 @@ def test_by_default_no_more_requests_run_than_were_profiled(workplace, capsys):
 
 
 def test_more_requests_than_were_profiled(workplace, capsys):
-    assert main([*DECODE, "--concurrency", "64"]) == 2
+    assert main([*DECODE, "--concurrency", "64"]) == 1
     said = capsys.readouterr().err
-    assert "concurrency is 64" in said and "dspark profile" in said
+    assert "knows batches of up to 2 requests, and 64 are to run at once" in said
+    assert "--policy fixed:K" in said and "--concurrency 64`" in said and "Loading" not in said
+
+
+def calibration_of_the_pair() -> None:
+    traces = make_traces(
+        request=np.arange(640) // 8,
+        accepted=np.arange(640) % 8,
+        confidence_logits=np.ones((640, 7)),
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        provenance=Provenance(PAIR[1], PAIR[3], "rejection", None, None),
+    )
+    save_calibration(calibrate(traces), Path("dspark-out/calibration.json"))
+
+
+@pytest.fixture
+def smaller_drafter(workplace) -> str:
+    """The description of a drafter of another shape; there are no weights to load."""
+    folder = workplace / "smaller"
+    folder.mkdir()
+    config = json.loads((FIXTURES / "dspark_rnn" / "draft" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"markov_rank": 8, "block_size": 4}))
+    return str(folder)
+
+
+def test_all_that_is_of_another_drafter_is_refused_at_once_before_anything_loads(workplace, smaller_drafter, capsys):
+    calibration_of_the_pair()
+    assert main([*DECODE, "--drafter", smaller_drafter, "--concurrency", "64"]) == 1
+    said = capsys.readouterr().err
+    for reason in (
+        f"a drafter of another shape: block_size 7 in {PAIR[3]}, 4 in {smaller_drafter}",
+        "up to 2 requests, and 64 are",
+        f"the calibration is for another drafter: {PAIR[3]}, not {smaller_drafter}",
+        "the calibration is for draft length 7, and the drafter drafts 4",
+        "--workdir NEW",
+        "--policy fixed:K",
+        f"dspark profile --target {PAIR[1]} --drafter {smaller_drafter} --device cpu --concurrency 64`",
+        f"dspark calibrate --target {PAIR[1]} --drafter {smaller_drafter} --device cpu`",
+    ):
+        assert reason in said
+    assert "Loading" not in said and "plans rounds by" not in said
+
+
+def test_a_drafter_of_another_kind_is_refused_before_anything_loads(workplace, capsys):
+    calibration_of_the_pair()
+    assert main([*DECODE, "--drafter", "ngram"]) == 1
+    said = capsys.readouterr().err
+    assert f"the profile is for a drafter of another kind: {PAIR[3]}, not ngram" in said
+    assert f"the calibration is for another drafter: {PAIR[3]}, not ngram" in said
+    assert "Loading" not in said and "plans rounds by" not in said
+    assert main([*DECODE, "--drafter", "ngram", "--policy", "fixed:3"]) == 0
 
 
 def test_every_round_is_a_row_of_the_table(workplace, capsys):
@@ -179,16 +231,7 @@ def test_a_table_of_rounds_has_a_place_of_its_own(workplace, capsys):
 
 @pytest.mark.parametrize(("temperature", "warns"), [(0.0, False), (0.7, True)], ids=["as calibrated", "otherwise"])
 def test_sampling_that_the_calibration_was_not_made_for_is_told(workplace, capsys, temperature, warns):
-    traces = make_traces(
-        request=np.arange(640) // 8,
-        accepted=np.arange(640) % 8,
-        confidence_logits=np.ones((640, 7)),
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        provenance=Provenance(PAIR[1], PAIR[3], "rejection", None, None),
-    )
-    save_calibration(calibrate(traces), Path("dspark-out/calibration.json"))
+    calibration_of_the_pair()
     assert main([*DECODE, "--temperature", str(temperature)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "corrects confidence by dspark-out/calibration.json" in said

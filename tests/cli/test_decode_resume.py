@@ -61,12 +61,12 @@ def test_resuming_a_finished_run_compares_it_and_answers_as_the_run_did(workplac
     assert "nothing is left to resume" in again.err
     assert json.loads(again.out) == json.loads(first.out)
     for flags, name in (
-        (["--temperature", "0.5"], "sampling.temperature (0.0 then, 0.5 now)"),
-        (["--seed", "1"], "engine.seed"),
-        (["--policy", "none"], "engine.policy"),
-        (["--drafter", "none"], "engine.drafter"),
-        (["--acceptance", "coupled"], "engine.acceptance"),
-        (["--token-ids"], "token_ids"),
+        (["--temperature", "0.5"], "differs in --temperature (0.0 then, 0.5 now)"),
+        (["--seed", "1"], "differs in --seed (0 then, 1 now)"),
+        (["--policy", "none"], "--policy ("),
+        (["--drafter", "none"], "--drafter ("),
+        (["--acceptance", "coupled"], "--acceptance ("),
+        (["--token-ids"], "differs in --token-ids (false then, true now)"),
         (["--metrics", "elsewhere.json"], "elsewhere.json does not say by what run"),
         (["--overwrite"], "exclude each other"),
     ):
@@ -109,4 +109,4 @@ def test_metrics_stand_beside_a_named_output(workplace, capsys):
     # Each finished run is compared with its own metrics.
     assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b.jsonl", "--resume"]) == 0
     assert main(["decode", "-i", "in.jsonl", "-o", "there/a.b", "--resume"]) == 2
-    assert "sampling.top_k (5 then, 0 now)" in capsys.readouterr().err
+    assert "differs in --top-k (5 then, 0 now)" in capsys.readouterr().err

@@ -7,9 +7,8 @@ import pytest
 
 from dspark.cli.main import main
 
-COMMANDS = [[], ["decode"], ["profile"], ["export"], ["train"], ["selftest"]]
-# These take arguments too, of which the parser shows the type.
-WITH_ARGUMENTS = [["calibrate"], ["report"], ["inspect"]]
+NAMES = ["decode", "profile", "calibrate", "export", "report", "train", "inspect", "selftest"]
+COMMANDS = [[], *([name] for name in NAMES)]
 
 
 @pytest.fixture(params=[80, 120])
@@ -30,7 +29,7 @@ def test_no_type_names_of_the_parser_are_shown(help_of, command):
     assert max(map(len, text.splitlines())) <= width
 
 
-@pytest.mark.parametrize("command", COMMANDS[1:] + WITH_ARGUMENTS, ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS[1:], ids=" ".join)
 def test_every_option_names_its_default(help_of, command):
     text, _ = help_of(command)
     blocks = re.split(r"│ (?=--[a-z])", text)[1:]
@@ -51,10 +50,20 @@ def test_a_paragraph_is_as_wide_as_the_screen(help_of):
         assert len(line.rstrip()) + 1 + len(following.split()[0]) > width - 2
 
 
-def test_metavariables_are_not_broken_over_lines(help_of):
-    text, _ = help_of(["decode"])
-    for metavar in ("PATH|HUB_ID|ALIAS|ngram|none", "rejection|coupled", "auto|cpu|cuda", "FILE|-"):
+@pytest.mark.parametrize("command", ["decode", "profile", "calibrate", "selftest"])
+def test_metavariables_are_not_broken_over_lines(help_of, command):
+    text, _ = help_of([command])
+    shared = ["PATH|HUB_ID|ALIAS", "auto|cpu|cuda"]
+    own = {"decode": ["rejection|coupled", "FILE|-"], "profile": ["auto|dummy"], "calibrate": ["LOW,HIGH,POINTS"]}
+    for metavar in shared + own.get(command, []):
         assert metavar in text
+    assert text.count("PATH|HUB_ID|ALIAS") == 2
+
+
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_where_a_folder_is_by_default_is_said_plainly(help_of, command):
+    text, _ = help_of([command])
+    assert f"Default: dspark-out/{command}, or {command} in --workdir." in " ".join(text.replace("│", " ").split())
 
 
 def test_token_ids_of_several_turns_are_explained(help_of):

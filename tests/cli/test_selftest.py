@@ -59,6 +59,9 @@ def test_a_pair_that_is_right_passes(capsys, name):
     assert document["passed"] and not failed(document)
     assert [check["policy"] for check in document["checks"]] == ["none"] + ["fixed:7"] * 4 + ["threshold:0.5"] * 4
     assert "Speculation leaves the text as it is: all 9 checks passed." in told
+    steps = [line for line in told.splitlines() if line.endswith("of 10)")]
+    assert steps[0] == "Decoding plainly (1 of 10)" and steps[-1] == "Sampling with threshold:0.5 (10 of 10)"
+    assert len(steps) == 10
     numbers = {(check["policy"], check["name"]): check["numbers"] for check in document["checks"]}
     for (policy, kind), found in numbers.items():
         if kind == "ends of texts":

@@ -144,15 +144,26 @@ def test_an_interrupt_says_what_there_is(workplace, capsys, interrupt, remedy):
         (["-o", "d", "--seed", "-1"], "--seed is -1"),
         (["-o", "d", "--dtype", "int8"], "--dtype int8 cannot be trained in"),
         (["-o", "d", "--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
+        (["-o", "d", "--license", "my own: see below"], "--license is 'my own: see below'"),
+        (["-o", "d", "--prompts", "p", "--data", "text.jsonl"], "no prompt of --prompts p would be answered"),
         (["-o", "taken"], "cannot create taken: File exists"),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
 )
 def test_usage(workplace, capsys, arguments, message):
     Path("taken").touch()
+    Path("text.jsonl").touch()
     assert main(["train", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not workplace.asked
+
+
+def test_texts_under_way_when_time_is_up_have_no_countdown():
+    from dspark.cli.train_progress import writing_line
+
+    assert writing_line(TextProgress(10, 2000, 4.0, 0.5)) == "10 texts, 2,000 tokens, 500 tok/s, 0:04 left"
+    told = writing_line(TextProgress(10, 2000, 4.0, 1.02))
+    assert told == "10 texts, 2,000 tokens, 500 tok/s, finishing the texts under way"
 
 
 def test_the_live_display_shows_loss_acceptance_and_time_left():

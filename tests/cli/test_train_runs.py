@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from tiny_training import chat_target
 
 from dspark.cli.main import main
+from dspark.engine.models.licence import stated_licence
 from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
 
 SMALL = ["--layers", "1", "--markov-rank", "8", "--rows", "2", "--row-tokens", "128", "--anchors", "6"]
@@ -26,8 +28,10 @@ def test_a_drafter_from_end_to_end_and_decoding_with_it(target, tmp_path, monkey
     Path("prompts.jsonl").write_text('{"prompt": "one two"}\n{"turns": ["three"]}\n{"wrong": 1}\n')
     text = ["--prompts", "prompts.jsonl", "--text-tokens", "3000", "--max-tokens", "40"]
     arguments = ["train", "-o", "drafter", "--target", target, "--device", "cpu", "--steps", "4", *text, *SMALL]
-    assert main([*arguments, "--json"]) == 0
+    assert main([*arguments, "--json", "--license", "apache-2.0"]) == 0
     captured = capsys.readouterr()
+    assert stated_licence(Path("drafter")) == "apache-2.0"
+    assert re.search(r"drafter/training \([0-9.]+ MB\) is only needed for --resume, and may be deleted", captured.err)
     document = json.loads(captured.out)
     assert (document["command"], document["steps"], document["output"]) == ("train", 4, "drafter")
     assert document["best"]["sampled_length"] >= 1

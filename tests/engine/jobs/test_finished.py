@@ -29,11 +29,11 @@ def test_its_totals_are_those_of_the_run(job):
 
 
 DIFFERENT = {
-    "sampling": ({"sampling": SamplingParams(stop=("y",))}, {}, r'sampling\.stop \(\["x"\] then, \["y"\] now\)'),
-    "turns": ({"all_turns": False}, {}, "all_turns"),
-    "token ids": ({"token_ids": True}, {}, "token_ids"),
-    "target": ({}, {"target": "other"}, r'engine\.target \("fake" then, "other" now\)'),
-    "a setting it did not have": ({}, {"seed": 3}, r"engine\.seed \(null then, 3 now\)"),
+    "sampling": ({"sampling": SamplingParams(stop=("y",))}, {}, r'in --stop \(\["x"\] then, \["y"\] now\)'),
+    "turns": ({"all_turns": False}, {}, "in --all-turns"),
+    "token ids": ({"token_ids": True}, {}, "in --token-ids"),
+    "target": ({}, {"target": "other"}, r'in --target \("fake" then, "other" now\)'),
+    "a setting it did not have": ({}, {"seed": 3}, r"in --seed \(null then, 3 now\)"),
 }
 
 
@@ -52,7 +52,7 @@ def test_another_input_and_another_output_are_refused(job):
         finished_summary(job, KNOWN)
     source = job.output.with_name("in.jsonl")
     source.write_text('{"turns": ["a", "c"]}\n{"prompt": ""}\n')
-    with pytest.raises(UsageError, match=r"input\.sha256"):
+    with pytest.raises(UsageError, match="in the content of --input"):
         finished_summary(replace(job, input=open_input(str(source))), KNOWN)
 
 
@@ -72,5 +72,5 @@ def test_metrics_of_another_run_do_not_count(job):
     metrics = json.loads(job.metrics.read_text())
     metrics["run"]["input"]["rows"] = 3
     job.metrics.write_text(json.dumps(metrics))
-    with pytest.raises(UsageError, match=r"input\.rows \(3 then, 2 now\)"):
+    with pytest.raises(UsageError, match=r"in the number of rows in --input \(3 then, 2 now\)"):
         finished_summary(job, KNOWN)

@@ -63,7 +63,7 @@ def test_zeros_of_a_power_cut_are_torn_off(tmp_path):
 def test_another_runs_partial_is_refused_by_name(tmp_path):
     opened(tmp_path).close()
     other = {"engine": {"target": "u", "policy": "none"}, "stop": ()}
-    with pytest.raises(UsageError, match=r'differs in engine\.target \("t" then, "u" now\)$'):
+    with pytest.raises(UsageError, match=r'differs in --target \("t" then, "u" now\)$'):
         opened(tmp_path, resume=True, header=other)
     opened(tmp_path, resume=True).close()
 

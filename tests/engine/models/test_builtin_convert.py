@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from dspark.engine.errors import CheckpointError
 from dspark.engine.models import builtin_convert
+from dspark.engine.models.licence import stated_licence
 
 gguf = pytest.importorskip("gguf")
 
@@ -41,6 +42,9 @@ class TestConversion:
             128,
         )
         assert (model.generation_config.eos_token_id, model.dtype.is_floating_point) == (2, True)
+
+    def test_the_folder_states_the_licence_of_the_file(self, tmp_path: Path) -> None:
+        assert stated_licence(convert(tmp_path)) == "apache-2.0"
 
     def test_both_rotations_agree(self) -> None:
         """llama.cpp rotating neighbours in its row order = Hugging Face rotating halves in the order we write."""

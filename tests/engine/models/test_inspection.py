@@ -64,6 +64,14 @@ def test_the_builtin_drafter_is_usable() -> None:
     assert found.usable and found.format == "DeepSpec" and found.licence == "mit"
 
 
+def test_the_licence_of_a_name_stands_in_where_the_folder_states_none(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "dspark_rnn" / "draft", tmp_path / "draft")
+    files = CheckpointFiles("alias", tmp_path / "draft", licence="apache-2.0")
+    assert inspect_checkpoint(files).licence == "apache-2.0"
+    (tmp_path / "draft" / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert inspect_checkpoint(files).licence == "mit"
+
+
 def test_targets_of_every_architecture_are_usable(any_tiny_model: Any) -> None:
     assert inspect(any_tiny_model.folder).usable
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -63,6 +64,8 @@ def test_the_engine_itself(measured, engine, tmp_path):
     assert profile.validation.num_points >= 5
     assert set(watcher.samples.values()) == {3}
     assert {"Warming up", "Measuring, repeat 3 of 3"} <= set(watcher.steps)
+    foretold = re.compile(rf"{len(watcher.samples)} points, 3 times each: about \d+:\d\d minutes")
+    assert any(map(foretold.fullmatch, watcher.steps))
     assert any("longer than the models allow" in note for note in profile.notes)
     manifest = profile.manifest
     assert (manifest["repeats"], manifest["dtype"], manifest["clock"]) == (3, "float32", "wall")

@@ -68,7 +68,8 @@ def test_held_out_acceptance_foretells_what_decoding_accepts(runs):
 def test_the_card_names_what_made_the_drafter(runs):
     job, trained, _ = runs
     card = (job.output / "README.md").read_text()
-    assert card.startswith("---\nlicense: mit\nbase_model: ")
+    # Nobody has chosen a licence.
+    assert card.startswith("---\nbase_model: ") and "license:" not in card
     assert f"{STEPS} steps" in card
     assert f"| {trained.state.best.sampled_length:.2f} |" in card
     assert trained.text.sha256 in card

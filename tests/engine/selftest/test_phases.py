@@ -1,0 +1,17 @@
+"""How far a self-test is, as it is told."""
+
+from dspark.engine.selftest.phases import Phases
+
+
+def test_phases_are_numbered_and_their_work_is_counted():
+    told = []
+    phases = Phases(lambda name, done=0, total=0: told.append((name, done, total)), 2)
+    phases.begin("Decoding")
+    assert list(phases.counted("ab", 2)) == ["a", "b"]
+    phases.begin("Sampling")
+    assert told == [
+        ("Decoding (1 of 2)", 0, 0),
+        ("Decoding (1 of 2)", 0, 2),
+        ("Decoding (1 of 2)", 1, 2),
+        ("Sampling (2 of 2)", 0, 0),
+    ]
