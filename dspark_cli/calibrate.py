@@ -84,7 +84,8 @@ def calibrate(
         ),
     ] = "sts",
     bins: Annotated[
-        int, typer.Option(min=1, help="Bins of equal width for the calibration error.", rich_help_panel=FITTING)
+        int,
+        typer.Option(min=1, max=1000, help="Bins of equal width for the calibration error.", rich_help_panel=FITTING),
     ] = 20,
     grid: Annotated[
         str,
