@@ -219,7 +219,7 @@ ReplaceOthers = Annotated[
     typer.Option(
         "--overwrite",
         metavar=NO_VALUE,
-        help="Replace files of other models in the work directory too. Default: refuse; of the same, replace.",
+        help="Replace files of other models in the work directory too. Default: those of the same models alone.",
         rich_help_panel=FILES,
     ),
 ]
