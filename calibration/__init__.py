@@ -39,7 +39,7 @@ from dspark.calibration.metrics import (
 )
 from dspark.calibration.sampling import SamplingSettings, sampling_settings
 from dspark.calibration.search import TemperatureGrid
-from dspark.calibration.trace_files import frame_to_traces, read_traces, traces_to_frame, write_traces
+from dspark.calibration.trace_files import frame_to_traces, read_provenance, read_traces, traces_to_frame, write_traces
 from dspark.calibration.traces import SIGNALS, Categories, Provenance, Traces, make_traces
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "measure",
     "mismatches",
     "prediction_metrics",
+    "read_provenance",
     "read_traces",
     "reliability_bins",
     "sampling_settings",

@@ -60,6 +60,25 @@ def read_traces(paths: Sequence[Path]) -> Traces:
     return concatenate([_read_file(path) for path in paths], names=[str(path) for path in paths])
 
 
+def read_provenance(path: Path) -> Provenance:
+    """Who drafted and verified the rounds of a `.parquet`, which are not read.
+
+    Raises:
+        CalibrationError: it is no such file, or its note on them is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as reader:
+            schema = pq.read_schema(reader)
+    except OSError as error:
+        raise CalibrationError(f"{path} cannot be read: {error.strerror or error}", "Check the file.") from None
+    except pa.ArrowInvalid as error:
+        raise CalibrationError(f"{path} is no Parquet file: {_first_line(error)}", "Check the file.") from None
+    return _recorded(schema.metadata or {}, path)[0]
+
+
 def write_traces(traces: Traces, path: Path) -> None:
     """Write `.parquet` or `.csv` (which loses the provenance); the file appears whole or not at all.
 

@@ -74,6 +74,7 @@ def calibrate(
         ),
     ] = None,
     workdir: options.Workdir = DEFAULT_WORKDIR,
+    overwrite: options.ReplaceOthers = False,
     method: Annotated[
         str,
         typer.Option(
@@ -134,7 +135,8 @@ def calibrate(
     Decodes prompts with every drafted token verified, and fits on some requests what it then measures on the others.
     A calibration holds for one way of sampling: give the --temperature, --top-p, --top-k and --draft-top-k that you
     will decode with.
-    Writes traces.parquet (unless --traces) and calibration.json into the work directory; both are replaced.
+    Writes traces.parquet (unless --traces) and calibration.json into the work directory; those of the same models are
+    replaced.
 
     Exit codes: 0 done, 1 failure, 2 usage, 3 done but some rows could not be decoded, 130 interrupted.
     """
@@ -145,6 +147,7 @@ def calibrate(
     from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.output_places import check_document, check_folder
+    from dspark.engine.jobs.pair_files import NamedPair, check_replaced
     from dspark.engine.requests import SamplingParams
 
     refusals = Refusals(ctx)
@@ -192,9 +195,13 @@ def calibrate(
         check_folder(workdir, flag="--workdir")
         for path in (document, traces_file):
             check_document(path, flag="--workdir")
+        if not recorded and not overwrite:
+            check_replaced([document, traces_file], NamedPair(target, drafter_for(target, drafter)))
     refusals.tell()
     if recorded:
         rounds, source = read_traces(recorded), Source(recorded)
+        if not overwrite:
+            check_replaced([document], NamedPair(rounds.provenance.target, rounds.provenance.drafter))
     else:
         rounds, source = _record(ctx, _Recording(engine_config, sampling, input_file or "", traces_file, workers))
     made = fit(

@@ -214,6 +214,15 @@ Overwrite = Annotated[
         rich_help_panel=FILES,
     ),
 ]
+ReplaceOthers = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        metavar=NO_VALUE,
+        help="Replace files of other models in the work directory too. Default: those of the same models alone.",
+        rich_help_panel=FILES,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

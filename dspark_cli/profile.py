@@ -12,7 +12,7 @@ from dspark.cli.errors import Interrupted, flags_named
 from dspark.cli.lists import whole_numbers
 from dspark.cli.loading import resolve_models
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, PROFILE, PROFILE_PICTURE
-from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for
+from dspark.engine.models.aliases import DEFAULT_TARGET, drafter_for, shaped_drafter
 
 if TYPE_CHECKING:
     from dspark.cli.output import Sink
@@ -58,6 +58,7 @@ def profile(
     dtype: options.Dtype = "auto",
     load_format: options.LoadFormat = "auto",
     workdir: options.Workdir = DEFAULT_WORKDIR,
+    overwrite: options.ReplaceOthers = False,
     seed: Annotated[
         int,
         typer.Option(
@@ -73,13 +74,14 @@ def profile(
     """Measure the step curve of a target and its drafter on this device.
 
     Writes profile.json (the curve, its raw samples, what it was measured with) and profile.png into the work directory.
-    Both are replaced once everything is measured; interrupted before that, earlier ones stay as they are. Other
-    work on the machine shows up in the numbers.
+    Those of the same models are replaced once everything is measured; interrupted before that, they stay as they are.
+    Other work on the machine shows up in the numbers.
 
     Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
     """
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.output_places import check_folder
+    from dspark.engine.jobs.pair_files import NamedPair, check_replaced
     from dspark.engine.profiling.settings import ProfileSettings
 
     sink: Sink = ctx.obj
@@ -105,6 +107,8 @@ def profile(
     document, picture = workdir / PROFILE, workdir / PROFILE_PICTURE
     # Fail now rather than when everything is measured.
     check_folder(workdir, flag="--workdir")
+    if not overwrite:
+        check_replaced([document], NamedPair(target, settings.drafter_name or shaped_drafter(target)))
     measured = _run(ctx, engine_config, settings, document)
     _save(measured, document, picture)
     _render(measured, document, picture, sink)

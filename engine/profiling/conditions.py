@@ -10,7 +10,7 @@ import torch
 
 from dspark.engine.device import choose_device, choose_dtype
 from dspark.engine.jobs.manifest import device_name
-from dspark.engine.models.aliases import drafter_for
+from dspark.engine.models.aliases import drafter_for, shaped_drafter
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.model_config import ModelConfig
 from dspark.engine.ngram.drafter import NgramDrafter
@@ -81,7 +81,7 @@ def configured_conditions(
 def _drafter_name(engine: Engine) -> str:
     config = engine.config
     if config.load_format == "dummy" and config.drafter is None:
-        return f"a drafter shaped for {config.target}"
+        return shaped_drafter(config.target)
     return drafter_for(config.target, config.drafter)
 
 

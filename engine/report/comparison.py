@@ -14,9 +14,10 @@ from dspark.engine.report.looks import MOST_SERIES, series_look
 from dspark.engine.report.panel import Panel, Table, legend, shown
 from dspark.engine.report.plots import draw_throughput, label_plainly
 from dspark.engine.report.section import Section
-from dspark.engine.report.words import joined
+from dspark.engine.report.words import if_held, joined
 from dspark.profiles import Profile
 from dspark.profiles.plots import draw_step_time
+from dspark.profiles.trust import doubts_about
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def comparison_panels(sections: Sequence[Section]) -> list[Panel]:
     if len(profiled) > 1:
         panels.append(_curves(profiled[:MOST_SERIES]))
     if len(replayed) > 1:
-        panels.append(_frontiers(replayed[:MOST_SERIES]))
+        panels.append(_frontiers(replayed[:MOST_SERIES], [profile for _, profile in profiled]))
     return panels
 
 
@@ -90,7 +91,7 @@ def _curves(runs: Sequence[tuple[str, Profile]]) -> Panel:
     return Panel(
         name="compared_step_curves",
         title="Step curves of the runs",
-        sentence=f"A target step over {limit:,} packed tokens takes {last}.",
+        sentence=_told(f"A target step over {limit:,} packed tokens takes {last}.", [profile for _, profile in runs]),
         alt=f"Staircases of milliseconds of a step against packed tokens, both axes logarithmic, {len(runs)} runs.",
         method="Each at its own reference context; bands are the 20th to 80th percentile of repeats.",
         numbers={"runs": [name for name, _ in runs], "batch_tokens": sizes, "step_time_s": times},
@@ -102,7 +103,7 @@ def _curves(runs: Sequence[tuple[str, Profile]]) -> Panel:
     )
 
 
-def _frontiers(runs: Sequence[tuple[str, Frontier]]) -> Panel:
+def _frontiers(runs: Sequence[tuple[str, Frontier]], profiles: Sequence[Profile]) -> Panel:
     lines = [(name, frontier.line(ASYNC)) for name, frontier in runs]
     shared = sorted(set.intersection(*(set(line.concurrency) for _, line in lines)))
 
@@ -119,7 +120,7 @@ def _frontiers(runs: Sequence[tuple[str, Frontier]]) -> Panel:
     return Panel(
         name="compared_frontiers",
         title="Scheduled throughput of the runs",
-        sentence=f"With `{ASYNC}` at {shared[-1]:,} requests at once, tokens a second are {last}.",
+        sentence=_told(f"With `{ASYNC}` at {shared[-1]:,} requests at once, tokens a second are {last}.", profiles),
         alt=f"Line chart of tokens a second against tokens a second per user, one line for each of {len(runs)} runs.",
         method="Replays as under each run.",
         numbers={"concurrency": shared, "runs": [name for name, _ in runs], "tokens_per_s": [at(c) for c in shared]},
@@ -129,3 +130,7 @@ def _frontiers(runs: Sequence[tuple[str, Frontier]]) -> Panel:
         ),
         draw=draw,
     )
+
+
+def _told(claim: str, profiles: Sequence[Profile]) -> str:
+    return if_held(claim) if any(doubts_about(profile) for profile in profiles) else claim

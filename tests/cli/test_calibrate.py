@@ -16,6 +16,7 @@ from standard_json import strict
 
 from dspark.calibration import (
     METHODS,
+    Provenance,
     TemperatureGrid,
     calibrate,
     load_calibration,
@@ -67,6 +68,20 @@ def test_a_temperature_that_was_left_is_explained_below_its_table(here, capsys, 
     assert main(["calibrate", "--traces", "t.parquet", "--method", "nll"]) == 0
     told = capsys.readouterr().err
     assert ("1 (left)" in told) == ("T is 1 (left) where too little was observed to fit one." in told) == left
+
+
+def test_a_calibration_of_other_models_is_not_replaced_by_recorded_rounds_unasked(here, capsys):
+    for name in ("one", "other"):
+        pair = Provenance("target", name, "rejection", "0123", "4567")
+        write_traces(simulated(300, provenance=pair), Path(f"{name}.parquet"))
+    calibrated = ["calibrate", "--quiet", "--traces"]
+    assert main([*calibrated, "one.parquet"]) == main([*calibrated, "one.parquet"]) == 0
+    before = Path("dspark-out/calibration.json").read_bytes()
+    assert main([*calibrated, "other.parquet"]) == 2
+    assert "is of target with one, and would be replaced by one of target with other" in capsys.readouterr().err
+    assert Path("dspark-out/calibration.json").read_bytes() == before
+    assert main([*calibrated, "other.parquet", "--overwrite"]) == 0
+    assert load_calibration(Path("dspark-out/calibration.json")).provenance.drafter == "other"
 
 
 def test_every_option_of_the_fit_arrives(here):

@@ -121,6 +121,21 @@ def test_an_interrupt_keeps_the_rounds_and_says_how_to_use_them(fake, capsys, nu
     assert main(command.split()[1:]) == 0
 
 
+def test_files_of_other_models_are_refused_before_a_model_is_loaded(fake, capsys):
+    assert main(["calibrate", "--quiet"]) == 0
+    files = [Path("dspark-out", name) for name in ("calibration.json", "traces.parquet")]
+    before = [file.read_bytes() for file in files]
+    assert main(["calibrate", "--drafter", "ngram"]) == 2
+    told = capsys.readouterr().err
+    for file in files:
+        assert f"{file} is of smollm2-135m with smollm2-135m-dspark, and would be replaced by one of " in told
+    assert "another --workdir, or --overwrite" in told
+    assert len(fake.configs) == 1 and [file.read_bytes() for file in files] == before
+    assert main(["calibrate", "--quiet"]) == 0
+    assert main(["calibrate", "--drafter", "ngram", "--overwrite", "--quiet"]) == 0
+    assert load_calibration(files[0]).provenance.drafter == "ngram"
+
+
 def test_a_work_directory_that_is_removed_meanwhile_costs_nothing(fake):
     def remove(index):
         if index == 9:

@@ -15,6 +15,7 @@ from profile_samples import make_profile
 from dspark.calibration import CalibrationError
 from dspark.cli.errors import explain
 from dspark.cli.main import main
+from dspark.engine.models.aliases import shaped_drafter
 from dspark.profiles import ProfileError, load_profile, profile_to_dict
 
 TINY = [
@@ -38,7 +39,14 @@ def workplace(tmp_path, monkeypatch):
     def profile_engine(engine, settings, progress):
         asked.append((engine, settings))
         progress.step("Measuring, repeat 1 of 3", 4, 10)
-        return profile_engine.answer()
+        answer = profile_engine.answer()
+        conditions = answer.conditions
+        named = replace(
+            conditions,
+            target=replace(conditions.target, name=settings.target_name),
+            drafter=replace(conditions.drafter, name=settings.drafter_name or shaped_drafter(settings.target_name)),
+        )
+        return replace(answer, conditions=named)
 
     profile_engine.answer = make_profile
     profile_engine.asked = asked
@@ -107,7 +115,7 @@ def test_defaults_and_configuration_file(workplace):
 
 def test_random_weights_need_no_checkpoint(workplace):
     assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b"]) == 0
-    assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b", "--drafter", "none"]) == 0
+    assert main(["profile", "--load-format", "dummy", "--target", "qwen3-4b", "--drafter", "none", "--overwrite"]) == 0
     (config, settings), (without, _) = workplace.asked
     assert (config.target, config.drafter, config.load_format) == ("qwen3-4b", None, "dummy")
     assert settings.drafter_name is None
@@ -122,6 +130,38 @@ def test_measuring_again_replaces_and_quiet_is_quiet(workplace, capsys):
     assert profile_to_dict(load_profile(Path("w/profile.json"))) != profile_to_dict(first)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_a_profile_of_other_models_is_not_replaced_unasked(workplace, capsys):
+    other = ["profile", "--target", "llama", "--drafter", "ngram"]
+    assert main(["profile", "--quiet"]) == 0
+    before = Path("dspark-out/profile.json").read_bytes()
+    measured = len(workplace.asked)
+    assert main(other) == 2
+    told = capsys.readouterr().err
+    assert (
+        "dspark-out/profile.json is of smollm2-135m with smollm2-135m-dspark, and would be replaced by one of llama "
+        "with ngram"
+    ) in told
+    assert "another --workdir, or --overwrite" in told
+    assert len(workplace.asked) == measured and Path("dspark-out/profile.json").read_bytes() == before
+    assert main([*other, "--overwrite", "--quiet"]) == 0
+    assert load_profile(Path("dspark-out/profile.json")).conditions.target.name == "llama"
+    assert main([*other, "--quiet"]) == 0
+
+
+def test_a_profile_that_cannot_be_read_is_anybodys(workplace, capsys):
+    Path("dspark-out").mkdir()
+    Path("dspark-out/profile.json").write_text("{}")
+    assert main(["profile"]) == 2
+    assert "cannot be read to see which models it is of" in capsys.readouterr().err
+    assert main(["profile", "--overwrite", "--quiet"]) == 0
+
+
+def test_a_profile_of_random_weights_replaces_its_like(workplace):
+    dummy = ["profile", "--load-format", "dummy", "--quiet"]
+    assert main(dummy) == main(dummy) == 0
+    assert main(["profile", "--quiet"]) == 2
 
 
 def test_an_interrupt_keeps_the_profile_before(workplace, capsys):

@@ -108,6 +108,14 @@ def test_a_profile_that_is_not_to_be_trusted_is_said_on_the_page_and_in_the_summ
     assert report.page.index(told) < report.page.index("scheduled verification")
 
 
+def test_times_that_are_not_to_be_trusted_are_compared_with_a_condition(tmp_path, blank_pictures):
+    folders = [make_run(tmp_path / name, rounds=100) for name in ("one", "two")]
+    save_profile(replace(make_profile(), manifest={"spread": 0.65}), folders[1] / "profile.json")
+    compared = report_of(*folders).summary["compared"]
+    conditional = [name for name, figure in compared.items() if figure["sentence"].startswith("If these times hold, ")]
+    assert conditional == ["compared_step_curves", "compared_frontiers"]
+
+
 @pytest.mark.parametrize(("temperature", "told"), [(0.0, False), (1.0, True)], ids=["greedy", "sampled"])
 def test_the_true_acceptance_is_no_news_of_greedy_rounds(tmp_path, blank_pictures, temperature, told):
     folder = tmp_path / "run"
