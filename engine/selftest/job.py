@@ -14,11 +14,12 @@ from dspark.engine.engine import Engine
 from dspark.engine.errors import UsageError
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.model_config import ModelConfig
+from dspark.engine.progress import Progress
 from dspark.engine.scheduler.policies import Planned, parse_policy
 from dspark.engine.selftest.ends import EndToken, check_ends, end_token
 from dspark.engine.selftest.greedy import check_greedy, greedy_texts
 from dspark.engine.selftest.noise import logit_noise
-from dspark.engine.selftest.phases import Counted, Phases, Step
+from dspark.engine.selftest.phases import Counted, Phases
 from dspark.engine.selftest.plain import PlainForward
 from dspark.engine.selftest.prompts import selftest_prompts
 from dspark.engine.selftest.report import Check, SelftestReport
@@ -50,7 +51,7 @@ def selftest_policies(config: EngineConfig, gamma: int) -> list[str]:
 
 
 def run_selftest(
-    config: EngineConfig, settings: SelftestSettings, *, tokenizer: TextCodec | None, step: Step
+    config: EngineConfig, settings: SelftestSettings, *, tokenizer: TextCodec | None, step: Progress
 ) -> SelftestReport:
     """Check that speculation with `config` leaves the target's text and distribution alone.
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from dspark.engine.progress import Progress
+
 Item = TypeVar("Item")
-
-
-class Step(Protocol):
-    """Is told what comes next, and how much of it is done; `total` 0 = unknown."""
-
-    def __call__(self, name: str, done: int = 0, total: int = 0) -> None: ...
 
 
 class Counted(Protocol):
@@ -28,7 +24,7 @@ def uncounted(items: Iterable[Item], total: int, /) -> Iterable[Item]:
 class Phases:
     """Numbers the phases of a test that has `total` of them."""
 
-    def __init__(self, step: Step, total: int) -> None:
+    def __init__(self, step: Progress, total: int) -> None:
         self._step, self._total = step, total
         self._number, self._name = 0, ""
 
@@ -36,7 +32,7 @@ class Phases:
         """The next phase begins."""
         self._number += 1
         self._name = f"{name} ({self._number} of {self._total})"
-        self._step(self._name)
+        self._step(self._name, 0, 0)
 
     def counted(self, items: Iterable[Item], total: int, /) -> Iterator[Item]:
         """`items`, as the work of the present phase."""
