@@ -15,6 +15,7 @@ from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.atomic_file import replaced, sync_folder
 from dspark.engine.jobs.file_lock import names, taken, try_lock
 from dspark.engine.jobs.output_places import PARTIAL_KEY, check_output, partial_path, real_path
+from dspark.engine.jobs.record_form import is_record
 from dspark.engine.jobs.run_header import differences
 
 _FORMAT = 1
@@ -161,7 +162,7 @@ class ResultFile:
         sync_folder(self.partial.parent)
 
     def _read_back(self, header: dict[str, Any]) -> None:
-        """Take over the rows of an earlier run, up to a line that was not written whole."""
+        """Take over the rows of an earlier run, up to an end that was not written whole."""
         self._file.seek(0)
         with open(os.dup(self._file.fileno()), "rb") as reader:
             line = reader.readline()
@@ -176,11 +177,14 @@ class ResultFile:
                     "Resume with the settings of that run, or give --overwrite to start again.",
                 )
             self._end = reader.tell()
-            for line in reader:
+            traced = header.get("traces") is True
+            for number, line in enumerate(reader, start=2):
                 record = _whole_line(line)
-                index = None if record is None else record.get("index")
-                if not isinstance(index, int):
+                if not is_record(record, traced=traced):
+                    self._refuse_rows_after(reader, number, traced=traced)
                     return
+                assert record is not None
+                index = record["index"]
                 if not 0 <= index < len(self._offsets):
                     raise EngineError(
                         f"{self.partial} has a row {index}, the input has not", "Give --overwrite to start again."
@@ -188,6 +192,14 @@ class ResultFile:
                 self._num_done += not self.is_done(index)
                 self._offsets[index] = self._end
                 self._end += len(line)
+
+    def _refuse_rows_after(self, reader: Iterable[bytes], number: int, *, traced: bool) -> None:
+        """Only at the end is a line that holds no row what a kill or a power cut left, and its row decoded again."""
+        if any(is_record(_whole_line(line), traced=traced) for line in reader):
+            raise EngineError(
+                f"line {number} of {self.partial} holds no whole row, and rows follow it",
+                "Something else changed the file: give --overwrite to start again.",
+            )
 
     def _refuse_other_start(self, line: bytes, header: Mapping[str, Any]) -> None:
         """A first line that is not whole may be started anew only if it is what this run would have written."""

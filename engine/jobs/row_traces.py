@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dspark.calibration import Provenance, Traces, write_traces
+from dspark.engine.errors import EngineError
 from dspark.engine.jobs.round_records import RequestRounds, RoundRecorder, pack, traces_of, unpack
 from dspark.engine.jobs.rows import Row
 from dspark.engine.jobs.trace_file import TraceFile
@@ -62,12 +63,20 @@ class RowTraces:
         """Write the rounds that come with records.
 
         Raises:
-            CalibrationError: the trace file cannot be written.
+            EngineError: a record has rounds that nobody packed.
+            CalibrationError: rounds contradict each other, or the trace file cannot be written.
         """
-        rows = ((record["index"], record[_KEY]) for record in records)
-        gamma = self._engine.gamma
-        parts = (RequestRounds(index, trace["dataset"], unpack(trace["rounds"], gamma)) for index, trace in rows)
-        write_traces(self._traces(parts), self._file.path)
+        write_traces(self._traces(self._unpacked(record) for record in records), self._file.path)
+
+    def _unpacked(self, record: Mapping[str, Any]) -> RequestRounds:
+        index, trace = record["index"], record[_KEY]
+        try:
+            return RequestRounds(index, trace["dataset"], unpack(trace["rounds"], self._engine.gamma))
+        except ValueError:
+            raise EngineError(
+                f"row {index} of the partial result has rounds that cannot be read",
+                "Something else changed the file: give --overwrite to start again.",
+            ) from None
 
     def _traces(self, requests: Iterable[RequestRounds]) -> Traces:
         engine = self._engine.fingerprint()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import CharCodec, FakeEngine, NoProgress
+from finished_rows import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def test_a_partial_file_with_any_tail_is_gone_on_from_or_refused(tmp_path, conte
     results = ResultFile(output, header=header, num_rows=num_rows, resume=False, overwrite=True)
     whole = b""
     for index in (2, 0):
-        results.append(index, {"row": {"n": index}})
+        results.append(index, record(index))
         whole = results.partial.read_bytes()
     results.close()
     results.partial.write_bytes(whole[:kept] + content)
@@ -167,11 +168,11 @@ def test_a_partial_file_with_any_tail_is_gone_on_from_or_refused(tmp_path, conte
         assert kept < whole.index(b"\n") + 1
         results.partial.unlink()
         return
-    done = {record["index"] for record in results.records()}
+    done = {found["index"] for found in results.records()}
     assert done >= {
         index for index, place in ((2, 1), (0, 2)) if kept >= len(b"".join(whole.splitlines(True)[: place + 1]))
     }
     for index in set(range(num_rows)) - done:
-        results.append(index, {"row": {"n": index}})
-    assert [record["index"] for record in results.records()] == [0, 1, 2]
+        results.append(index, record(index))
+    assert [found["index"] for found in results.records()] == [0, 1, 2]
     results.close()

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from finished_rows import record
 
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs import strict_json
@@ -22,10 +23,10 @@ def publish(results):
 def test_rows_come_out_in_index_order(tmp_path):
     results = opened(tmp_path)
     for index in (2, 0, 3, 1):
-        results.append(index, {"row": {"n": index}})
+        results.append(index, record(index))
         assert not (tmp_path / "out.jsonl").exists()
     publish(results)
-    assert [json.loads(x)["n"] for x in (tmp_path / "out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+    assert [json.loads(x)["index"] for x in (tmp_path / "out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
     assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
 
 
@@ -33,7 +34,7 @@ def test_resumed_after_a_cut_at_any_byte(tmp_path):
     partial = partial_path(tmp_path / "out.jsonl")
     results = opened(tmp_path)
     for index in (2, 0):
-        results.append(index, {"row": {"n": index, "text": "é\u2028"}})
+        results.append(index, record(index))
     results.close()
     whole = partial.read_bytes()
     for length in range(len(whole) + 1):
@@ -44,19 +45,90 @@ def test_resumed_after_a_cut_at_any_byte(tmp_path):
         assert [r["index"] for r in results.records()] == sorted([2, 0][:complete_rows])
         for index in range(4):
             if not results.is_done(index):
-                results.append(index, {"row": {"n": index, "text": "é\u2028"}})
+                results.append(index, record(index))
         results.close()
         assert sorted(json.loads(x)["index"] for x in partial.read_text().splitlines()[1:]) == [0, 1, 2, 3]
 
 
 def test_zeros_of_a_power_cut_are_torn_off(tmp_path):
     results = opened(tmp_path)
-    results.append(1, {"row": {}})
+    results.append(1, record(1))
     results.close()
     with partial_path(tmp_path / "out.jsonl").open("ab") as file:
         file.write(b"\0" * 50 + b"\n" + b"\0" * 10)
     results = opened(tmp_path, resume=True)
     assert results.num_done == 1
+    results.close()
+
+
+def changed(path, value):
+    """The line of row 1 with `value` at `path`, dotted."""
+    line = {"index": 1, **record(1)}
+    *above, last = path.split(".")
+    place = line
+    for name in above:
+        place = place[name]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return strict_json.dumps(line) + b"\n"
+
+
+NO_ROWS = {
+    "index is true": ("index", True),
+    "index is a fraction": ("index", 1.0),
+    "two indices": ("row.index", 2),
+    "no row": ("row", ...),
+    "row is null": ("row", None),
+    "row is a list": ("row", []),
+    "usage is null": ("row.usage", None),
+    "tokens are negative": ("row.usage.prompt_tokens", -1),
+    "tokens are huge": ("row.usage.completion_tokens", 2**70),
+    "tokens are text": ("row.usage.completion_tokens", "5"),
+    "usage has more": ("row.usage.total_tokens", 7),
+    "spec is null": ("row.spec", None),
+    "spec lacks a count": ("row.spec.verified", ...),
+    "histogram is a number": ("row.spec.acceptance_histogram", 3),
+    "histogram holds a fraction": ("row.spec.acceptance_histogram", [0.5]),
+    "reason is not known": ("row.finish_reason", "abort"),
+    "reason is a list": ("row.finish_reason", []),
+    "error without a reason": ("row.finish_reason", "error"),
+    "observed is null": ("observed", None),
+    "text is a number": ("row.text", 3),
+    "unknown field": ("row.rows", 1),
+}
+
+
+@pytest.mark.parametrize(("path", "value"), NO_ROWS.values(), ids=NO_ROWS)
+def test_a_line_that_is_no_whole_row_is_decoded_again_at_the_end_and_refused_before_rows(tmp_path, path, value):
+    partial = partial_path(tmp_path / "out.jsonl")
+    results = opened(tmp_path)
+    results.append(0, record(0))
+    results.close()
+    before = partial.read_bytes()
+    partial.write_bytes(before + changed(path, value))
+    results = opened(tmp_path, resume=True)
+    assert [results.is_done(index) for index in range(4)] == [True, False, False, False]
+    assert results.num_done == 1
+    results.close()
+    assert partial.read_bytes() == before
+    damaged = before + changed(path, value) + strict_json.dumps({"index": 2, **record(2)}) + b"\n"
+    partial.write_bytes(damaged)
+    with pytest.raises(EngineError, match=r"line 3 of .*out.jsonl.partial holds no whole row") as refused:
+        opened(tmp_path, resume=True)
+    assert "--overwrite" in refused.value.remedy
+    assert partial.read_bytes() == damaged
+
+
+def test_a_run_with_traces_takes_no_row_without_rounds(tmp_path):
+    header = {**HEADER, "traces": True}
+    results = opened(tmp_path, header=header)
+    results.append(0, {**record(0), "trace": {"dataset": "", "rounds": ""}})
+    results.append(1, record(1))
+    results.close()
+    results = opened(tmp_path, header=header, resume=True)
+    assert [results.is_done(index) for index in (0, 1)] == [True, False]
     results.close()
 
 
@@ -109,7 +181,7 @@ def test_two_writers_of_one_output(tmp_path):
             check_output(tmp_path / "out.jsonl", **{"resume": False, "overwrite": False, **flags})
     with pytest.raises(UsageError, match="another process is writing"):
         check_output(tmp_path / "out.jsonl", resume=False, overwrite=False)
-    first.append(0, {"row": {}})
+    first.append(0, record(0))
     assert first.num_done == 1
     first.close()
 
@@ -126,7 +198,7 @@ def test_an_unfinished_run_is_refused_with_both_ways_on(tmp_path):
 
 def test_a_partial_file_that_something_else_cut_is_said_to_be(tmp_path):
     results = opened(tmp_path)
-    results.append(0, {"row": {"n": 0}})
+    results.append(0, record(0))
     partial_path(tmp_path / "out.jsonl").write_bytes(b"")
     with pytest.raises(EngineError, match="no longer holds the rows"):
         list(results.records())
@@ -137,11 +209,11 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_whole(tmp_path):
     output = tmp_path / "out.jsonl"
     output.write_text("old\n")
     results = opened(tmp_path, overwrite=True)
-    results.append(0, {"row": {"new": 1}})
+    results.append(0, record(0, text="new"))
     assert output.read_text() == "old\n"
     assert not is_finished(output)
     publish(results)
-    assert output.read_text() == '{"new": 1}\n'
+    assert json.loads(output.read_text())["text"] == "new"
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -158,7 +230,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 def test_a_failure_while_publishing_leaves_no_file(tmp_path):
     results = opened(tmp_path)
-    results.append(0, {"row": {}})
+    results.append(0, record(0))
 
     def rows():
         yield b"{}"
