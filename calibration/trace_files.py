@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dspark.calibration.columns import UNKNOWN, fp32
 from dspark.calibration.combine import concatenate
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.sglang_shards import read_sglang_shard
-from dspark.calibration.traces import NOT_RECORDED, SIGNALS, UNKNOWN, Provenance, Traces, make_traces
+from dspark.calibration.traces import NOT_RECORDED, SIGNALS, Provenance, Traces, make_traces
+from dspark.profiles.typed_json import member, parse, typed
 from dspark.profiles.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _METADATA_KEY = b"dspark.traces"
 _LOGIT = "confidence_logit"
+_MOST_DIGITS = 6
 _COUNTS = ("drafted", "verified", "observed")
 _SETTINGS = ("text_position", "temperature", "top_k", "top_p")
 _TEXTS = ("policy", "dataset")
@@ -154,6 +158,8 @@ def _read_parquet(path: Path) -> Traces:
     try:
         # Opened here: a name that is no text cannot be handed on.
         with path.open("rb") as reader:
+            _check_names(pq.read_schema(reader).names, path)
+            reader.seek(0)
             table = pq.read_table(reader)
         # The columns alone decide: a note of pandas in the file could name an index among them.
         frame = table.to_pandas(ignore_metadata=True)
@@ -167,10 +173,26 @@ def _read_csv(path: Path) -> Traces:
     import pandas as pd
 
     try:
+        # Pandas would give the second of two equal names another one.
+        _check_names(pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0], path)
         frame = pd.read_csv(path)
+    except CalibrationError:
+        raise
     except (ValueError, pd.errors.ParserError) as error:
         raise CalibrationError(f"{path} is no CSV table: {_first_line(error)}", "Check the file.") from None
     return frame_to_traces(frame, source=str(path))
+
+
+def _check_names(names: Iterable[str], path: Path) -> None:
+    twice = next((name for name, count in Counter(names).items() if count > 1 and _is_read(name)), None)
+    if twice is not None:
+        raise CalibrationError(f"{path} has two columns `{twice}`", "Keep one of them.")
+
+
+def _is_read(name: object) -> bool:
+    """Other columns may be there in any number."""
+    single = ("request", "round", "accepted", *_COUNTS, *_SETTINGS, *_TEXTS)
+    return name in single or re.fullmatch(rf"({'|'.join((_LOGIT, *SIGNALS))})_[0-9]+", str(name)) is not None
 
 
 def _write_parquet(traces: Traces, path: Path) -> None:
@@ -189,9 +211,14 @@ def _recorded(metadata: dict[bytes, bytes], path: Path) -> tuple[Provenance, boo
     if _METADATA_KEY not in metadata:
         return Provenance(), True
     try:
-        note = json.loads(metadata[_METADATA_KEY])
-        provenance = Provenance(**{column.name: note["provenance"].get(column.name) for column in fields(Provenance)})
-        return provenance, bool(note["requests_known"])
+        note = parse(metadata[_METADATA_KEY].decode("utf-8"))
+        recorded = {column.name: note["provenance"].get(column.name) for column in fields(Provenance)}
+        # An unpaired surrogate would be refused only once it is written.
+        json.dumps(recorded, ensure_ascii=False).encode("utf-8")
+        provenance: Provenance = typed(Provenance, recorded, "provenance")
+        if provenance.draft_top_k is not None and provenance.draft_top_k < 0:
+            raise ValueError
+        return provenance, member(note, "requests_known", bool)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CalibrationError(
             f"{path}: the note on who drafted and verified cannot be read", "Record the traces again."
@@ -200,7 +227,14 @@ def _recorded(metadata: dict[bytes, bytes], path: Path) -> tuple[Provenance, boo
 
 def _width(frame: pd.DataFrame, name: str, source: str) -> int:
     """G, from the columns `name_1` to `name_G`."""
-    found = {int(m[1]) for m in (re.fullmatch(rf"{name}_([1-9]\d*)", str(c)) for c in frame.columns) if m}
+    digits = [m[1] for m in (re.fullmatch(rf"{name}_([1-9][0-9]*)", str(c)) for c in frame.columns) if m]
+    endless = next((number for number in digits if len(number) > _MOST_DIGITS), None)
+    if endless is not None:
+        raise CalibrationError(
+            f"{source} has a column `{name}_{endless[:_MOST_DIGITS]}…`, and no draft block is that long",
+            "Number the columns from 1 on.",
+        )
+    found = {int(number) for number in digits}
     gap = next((k for k in range(1, len(found) + 1) if k not in found), None)
     if gap is not None:
         raise CalibrationError(
@@ -215,14 +249,22 @@ def _matrix(frame: pd.DataFrame, name: str, gamma: int, source: str) -> np.ndarr
         column = f"{name}_{k + 1}"
         if column not in frame.columns:
             raise CalibrationError(f"{source} has no column `{column}`", "Give one value a logit.")
-        matrix[:, k] = _numbers(frame, column, source, unknown=np.nan)
+        matrix[:, k] = fp32(_numbers(frame, column, source, unknown=np.nan))
     return matrix
 
 
 def _numbers(frame: pd.DataFrame, name: str, source: str, *, unknown: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A column [N] with `unknown` where it is empty."""
+    from pandas.api import types
+
+    column = frame[name]
     try:
-        numbers = np.asarray(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        # Times and truth values would convert to numbers that nobody wrote.
+        if any(is_kind(column) for is_kind in (types.is_datetime64_any_dtype, types.is_timedelta64_dtype)):
+            raise TypeError
+        if types.is_bool_dtype(column):
+            raise TypeError
+        numbers = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError):
         raise CalibrationError(f"{source}: column `{name}` does not hold numbers only", "Correct the column.") from None
     return np.where(np.isnan(numbers), unknown, numbers)

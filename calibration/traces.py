@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dspark.calibration.columns import UNKNOWN, checked_column, fp32
 from dspark.calibration.errors import CalibrationError
-
-UNKNOWN = -1  # a whole-number column that was not recorded; fractional ones hold NaN
 
 # Other numbers of the same positions, to hold the confidence head against.
 SIGNALS = ("draft_max_probability", "draft_margin", "oracle_acceptance")
+
+# A probability that is summed in fp32 can leave [0, 1] by this much.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,10 @@ def make_traces(
     rounds of a request are in order. `source` begins the sentence of an error.
 
     Raises:
-        CalibrationError: the columns contradict each other, or a logit is NaN or infinite.
+        CalibrationError: the columns contradict each other, a logit is NaN or infinite, or a setting or a signal is
+            outside what it may be.
     """
-    logits = np.array(confidence_logits, dtype=np.float32)
+    logits = fp32(confidence_logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise CalibrationError(
             f"{source}: confidence logits have shape {logits.shape}, not [rounds, draft length]",
@@ -150,32 +153,34 @@ def make_traces(
     if gamma > np.iinfo(np.int16).max:
         raise CalibrationError(f"{source}: {gamma} draft positions are no draft block", "Is the matrix transposed?")
 
-    def column(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
-        return _column(name, values, dtype, rows=rows, source=source)
+    def checked(name: str, values: ArrayLike) -> NDArray[Any]:
+        return checked_column(name, values, rows=rows, source=source)
 
-    request_ids = column("request", request, np.int64)
-    drafts = column("drafted", gamma if drafted is None else drafted, np.int16)
-    verifies = column("verified", drafts if verified is None else verified, np.int16)
-    accepts = column("accepted", accepted, np.int16)
-    observes = column("observed", np.minimum(verifies, accepts + 1) if observed is None else observed, np.int16)
+    request_ids = checked("request", request)
+    drafts = checked("drafted", gamma if drafted is None else drafted)
+    verifies = checked("verified", drafts if verified is None else verified)
+    accepts = checked("accepted", accepted)
+    # In int64, as one accepted position more may be too many for a count.
+    first_rejections = np.minimum(verifies, accepts.astype(np.int64) + 1)
+    observes = checked("observed", first_rejections if observed is None else observed)
     _check_counts(gamma, drafts, verifies, observes, accepts, source)
     logits[np.arange(gamma) >= drafts[:, None]] = np.nan
     _check_logits(logits, drafts, source)
     traces = Traces(
         request=request_ids,
-        round=column("round", count_within(request_ids) if round is None else round, np.int64),
-        text_position=column("text_position", text_position, np.int64),
+        round=checked("round", count_within(request_ids) if round is None else round),
+        text_position=checked("text_position", text_position),
         drafted=drafts,
         verified=verifies,
         observed=observes,
         accepted=accepts,
         confidence_logits=logits,
-        temperature=column("temperature", temperature, np.float32),
-        top_k=column("top_k", top_k, np.int32),
-        top_p=column("top_p", top_p, np.float32),
+        temperature=checked("temperature", temperature),
+        top_k=checked("top_k", top_k),
+        top_p=checked("top_p", top_p),
         policy=Categories.of(policy, rows),
         dataset=Categories.of(dataset, rows),
-        signals=_checked_signals(signals or {}, logits.shape, source),
+        signals=_checked_signals(signals or {}, logits.shape, drafts, source),
         provenance=provenance,
         requests_known=requests_known,
     )
@@ -192,27 +197,6 @@ def count_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = np.empty(groups.size, dtype=np.int64)
     counts[order] = np.arange(groups.size) - np.repeat(starts, lengths)
     return counts
-
-
-def _column(name: str, values: ArrayLike, dtype: type[np.generic], *, rows: int, source: str) -> NDArray[Any]:
-    array = np.asarray(values)
-    if array.ndim == 0:
-        return np.full(rows, array, dtype=dtype)
-    if array.shape != (rows,):
-        raise CalibrationError(
-            f"{source}: column `{name}` has shape {array.shape} beside {rows} rows of logits",
-            "Give one value a round.",
-        )
-    try:
-        numbers = array.astype(np.float64) if array.dtype == object else array
-        if np.issubdtype(dtype, np.integer):
-            limits = np.iinfo(np.dtype(dtype))
-            if not np.all((numbers >= limits.min) & (numbers <= limits.max) & (numbers == np.floor(numbers))):
-                raise ValueError
-        return numbers.astype(dtype)
-    except (TypeError, ValueError):
-        kind = "whole numbers" if np.issubdtype(dtype, np.integer) else "numbers"
-        raise CalibrationError(f"{source}: column `{name}` does not hold {kind} only", "Correct the column.") from None
 
 
 def _check_counts(
@@ -266,13 +250,20 @@ def _check_duplicates(traces: Traces, source: str) -> None:
 
 
 def _checked_signals(
-    signals: Mapping[str, ArrayLike], shape: tuple[int, ...], source: str
+    signals: Mapping[str, ArrayLike], shape: tuple[int, ...], drafted: NDArray[np.int16], source: str
 ) -> dict[str, NDArray[np.float32]]:
-    checked = {name: np.asarray(values, dtype=np.float32) for name, values in signals.items()}
+    checked = {name: fp32(values) for name, values in signals.items()}
     for name, values in checked.items():
         if name not in SIGNALS or values.shape != shape:
             raise CalibrationError(
                 f"{source}: signal `{name}` of shape {values.shape} is not known or does not fit logits {shape}",
                 f"Known signals: {', '.join(SIGNALS)}, one value a logit.",
+            )
+        wrong = ((values < -_ROUNDING) | (values > 1 + _ROUNDING)) & (np.arange(shape[1]) < drafted[:, None])
+        if wrong.any():
+            row, position = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            raise CalibrationError(
+                f"{source}: signal `{name}` is {values[row, position]:g} in row {row} at position {position + 1}",
+                "Record probabilities, from 0 to 1; leave empty what is not known.",
             )
     return checked

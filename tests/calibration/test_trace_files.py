@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dspark.calibration import CalibrationError, Provenance, calibrate, make_traces, read_traces, write_traces
@@ -93,6 +95,13 @@ def test_zero_rows_are_read_and_refused_by_calibration(tmp_path: Path, ending: s
         ("request,accepted,confidence_logit_1\n0,yes,2\n", "`accepted` does not hold whole numbers"),
         ("request,round,accepted,confidence_logit_1\n0,1,1,2\n0,1,1,3\n", "more than once"),
         ("request,accepted,confidence_logit_1,temperature\n0,1,2,warm\n", "`temperature` does not hold numbers"),
+        ("request,accepted,confidence_logit_1,temperature\n0,1,2,True\n", "`temperature` does not hold numbers"),
+        ("request,accepted,confidence_logit_1,temperature\n0,1,2,-5\n", r"`temperature` has -5\.0 in row 0"),
+        ("request,accepted,confidence_logit_1,draft_margin_1\n0,1,2,5\n", "`draft_margin` is 5 in row 0"),
+        ("request,accepted,confidence_logit_1\n0,1,1e39\n", "NaN or infinite"),
+        (f"request,accepted,confidence_logit_1,confidence_logit_{'9' * 5000}\n0,1,2,3\n", "`confidence_logit_999999…`"),
+        ("request,accepted,confidence_logit_1,accepted\n0,1,2,0\n", "two columns `accepted`"),
+        ("\n \nrequest,accepted,request,confidence_logit_1\n0,1,2,0\n", "two columns `request`"),
     ],
 )
 def test_bad_tables_are_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -101,6 +110,53 @@ def test_bad_tables_are_one_sentence(tmp_path: Path, text: str, sentence: str) -
     with pytest.raises(CalibrationError, match=sentence) as caught:
         read_traces([path])
     assert str(path) in str(caught.value)
+    assert caught.value.remedy
+
+
+def _parquet(path: Path, columns: list[tuple[str, Any]], note: bytes | None = None) -> Path:
+    table = pa.table([pa.array(values) for _, values in columns], names=[name for name, _ in columns])
+    pq.write_table(table if note is None else table.replace_schema_metadata({b"dspark.traces": note}), path)
+    return path
+
+
+ROUNDS: list[tuple[str, Any]] = [("request", [0, 1]), ("accepted", [1, 0]), ("confidence_logit_1", [0.5, 0.1])]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("accepted", [0, 0]), "two columns `accepted`"),
+        (("confidence_logit_2", pd.to_datetime([1, 2])), "`confidence_logit_2` does not hold numbers"),
+        (("temperature", pd.to_timedelta([1, 2])), "`temperature` does not hold numbers"),
+        (("top_p", [True, False]), "`top_p` does not hold numbers"),
+    ],
+    ids=["twice", "times", "durations", "truth values"],
+)
+def test_parquet_columns_that_are_no_numbers_are_refused_by_name(tmp_path: Path, more: Any, sentence: str) -> None:
+    with pytest.raises(CalibrationError, match=sentence):
+        read_traces([_parquet(tmp_path / "t.parquet", [*ROUNDS, more])])
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        b'{"requests_known": true, "provenance": {"target": {"a": 1}}}',
+        b'{"requests_known": true, "provenance": {"drafter": ["x"]}}',
+        b'{"requests_known": true, "provenance": {"acceptance": 5}}',
+        b'{"requests_known": true, "provenance": {"draft_top_k": 1.5}}',
+        b'{"requests_known": true, "provenance": {"draft_top_k": -1}}',
+        b'{"requests_known": true, "provenance": {"target": "\\ud800"}}',
+        b'{"requests_known": true, "provenance": []}',
+        b'{"requests_known": 1, "provenance": {}}',
+        b'{"provenance": {}}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+    ids=lambda note: note[-20:].decode("ascii", "replace"),
+)
+def test_a_note_of_other_types_is_refused_and_not_carried_on(tmp_path: Path, note: bytes) -> None:
+    with pytest.raises(CalibrationError, match="who drafted and verified cannot be read") as caught:
+        read_traces([_parquet(tmp_path / "t.parquet", ROUNDS, note)])
     assert caught.value.remedy
 
 

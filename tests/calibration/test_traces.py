@@ -53,7 +53,27 @@ def test_defaults_are_full_blocks_judged_up_to_the_first_rejection() -> None:
         ({"accepted": [0.5, 2, 1]}, "`accepted` does not hold whole numbers"),
         ({"accepted": [np.nan, 2, 1]}, "`accepted` does not hold whole numbers"),
         ({"accepted": ["no", 2, 1]}, "`accepted` does not hold whole numbers"),
-        ({"accepted": [0, 2, 70_000]}, "`accepted` does not hold whole numbers"),
+        ({"accepted": [0, 2, 70_000]}, "`accepted` has 70000 in row 2, which is above"),
+        ({"drafted": 32_768}, "`drafted` has 32768 in row 0, which is above"),
+        ({"request": [0.0, 1.0, 2.0**63]}, r"`request` has 9\.22\d+e\+18 in row 2, which is above"),
+        ({"round": [0, 1, -5]}, "`round` has -5 in row 2, which is below"),
+        ({"text_position": [3, -9, 4]}, "`text_position` has -9 in row 1, which is below"),
+        ({"temperature": -5.0}, r"`temperature` has -5\.0 in row 0, which is below"),
+        ({"temperature": [0.0, np.inf, 1.0]}, "`temperature` has inf in row 1, which is above"),
+        ({"temperature": 1e300}, r"`temperature` has 1e\+300 in row 0, which is above"),
+        ({"temperature": np.array([1, 2, 3], dtype="M8[s]")}, "`temperature` does not hold numbers"),
+        ({"temperature": ["0.5", "1", "1"]}, "`temperature` does not hold numbers"),
+        ({"top_p": 7.0}, r"`top_p` has 7\.0 in row 0, which is above"),
+        ({"top_p": [0.5, -0.1, np.nan]}, r"`top_p` has -0\.1 in row 1, which is below"),
+        ({"top_k": -7}, "`top_k` has -7 in row 0, which is below"),
+        ({"top_k": 1e20}, r"`top_k` has 1e\+20 in row 0, which is above"),
+        ({"confidence_logits": np.full((3, 2), 1e39)}, "6 confidence logits .* NaN or infinite"),
+        (
+            {"signals": {"draft_max_probability": np.full((3, 2), 5.0)}},
+            "`draft_max_probability` is 5 in row 0 at position",
+        ),
+        ({"signals": {"draft_margin": [[0, 0], [0, -1], [0, 0]]}}, "`draft_margin` is -1 in row 1 at position 2"),
+        ({"signals": {"oracle_acceptance": np.full((3, 2), 1e300)}}, "`oracle_acceptance` is inf in row 0"),
         ({"observed": [2, 2, 1]}, "observed goes on past a rejected position"),
         ({"observed": [1, 1, 1]}, "more positions were accepted than observed"),
         ({"drafted": [1, 2, 1], "verified": 2}, "more positions were verified than drafted"),
@@ -75,6 +95,25 @@ def test_logits_behind_what_was_drafted_do_not_matter() -> None:
     traces = make_traces(**three_rounds(accepted=[0, 1, 1], drafted=[1, 1, 2], confidence_logits=logits))
     assert np.isnan(traces.confidence_logits[:2, 1]).all()
     assert np.isinf(logits[0, 1]), "the caller's array was changed"
+
+
+def test_settings_at_their_limits_and_not_recorded_are_taken() -> None:
+    traces = make_traces(
+        **three_rounds(
+            temperature=[0.0, 1e6, np.nan],
+            top_k=[-1, 0, 2**31 - 1],
+            top_p=[np.nan, 1e-50, 1.0],
+            text_position=[-1, 0, 2**63 - 1],
+            signals={"draft_max_probability": [[1.0000001, np.nan], [0.0, 1.0], [np.nan, np.nan]]},
+        )
+    )
+    assert traces.top_k.tolist() == [-1, 0, 2**31 - 1]
+    assert traces.text_position.tolist() == [-1, 0, 2**63 - 1]
+
+
+def test_signals_behind_what_was_drafted_do_not_matter() -> None:
+    signals = {"draft_margin": np.array([[0.5, 9.0], [0.5, -9.0], [0.1, 0.2]])}
+    assert len(make_traces(**three_rounds(accepted=[0, 1, 1], drafted=[1, 1, 2], signals=signals))) == 3
 
 
 def test_zero_rows_are_traces_too() -> None:
