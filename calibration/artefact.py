@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dspark.calibration.ece import MOST_BINS
 from dspark.calibration.errors import CalibrationError
-from dspark.calibration.fit import PositionFit
+from dspark.calibration.fit import METHODS, PositionFit
 from dspark.calibration.metrics import PositionMetrics
 from dspark.calibration.sampling import SamplingSettings
 from dspark.calibration.search import TemperatureGrid
 from dspark.calibration.traces import Provenance
-from dspark.profiles.typed_json import member, parse, refuse, typed
+from dspark.profiles.typed_json import RepeatedKey, member, parse, refuse, typed
 from dspark.profiles.whole_file import whole_file
 
 FORMAT = "dspark-calibration"
 VERSION = 1
 # Keys of the document that are no field.
 _BESIDE = ("format", "version", "gamma")
+_SMALLEST, _LARGEST = (float(end) for end in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def calibration_from_dict(document: Any, *, source: str = "The calibration") -> 
     """The reverse.
 
     Raises:
-        CalibrationError: it is no calibration of this version, or its temperatures are no positive numbers.
+        CalibrationError: it is no calibration of this version, or holds what no fit gives.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CalibrationError(f"{source} is no calibration: it has no format `{FORMAT}`", "Run `dspark calibrate`.")
@@ -92,9 +96,7 @@ def calibration_from_dict(document: Any, *, source: str = "The calibration") -> 
         calibration: Calibration = typed(Calibration, content, "")
         if not calibration.gamma == len(calibration.positions) == member(document, "gamma", int) > 0:
             raise ValueError("`gamma`, `temperatures` and `positions` have different lengths")
-        for index, temperature in enumerate(calibration.temperatures):
-            if temperature <= 0:
-                refuse(f"temperatures[{index}]", temperature, "a positive number")
+        _check_ranges(calibration)
     except ValueError as error:
         raise CalibrationError(f"{source} is damaged: {error}", "Run `dspark calibrate` again.") from None
     return calibration
@@ -126,9 +128,45 @@ def load_calibration(path: Path) -> Calibration:
         document = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CalibrationError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark calibrate`.") from None
+    except RepeatedKey as error:
+        raise CalibrationError(f"{path} is damaged: {error}", "Run `dspark calibrate` again.") from None
     except ValueError:
         raise CalibrationError(f"{path} is not strict JSON", "Run `dspark calibrate` again.") from None
     return calibration_from_dict(document, source=str(path))
+
+
+def _check_ranges(calibration: Calibration) -> None:
+    """Refuse what `calibrate` cannot have written.
+
+    Raises:
+        ValueError: a value is out of range; the sentence has its place.
+    """
+    for index, temperature in enumerate(calibration.temperatures):
+        # Logits are divided by it in fp32, where it must be neither 0 nor infinite.
+        if not _SMALLEST <= temperature <= _LARGEST:
+            refuse(f"temperatures[{index}]", temperature, "a positive number of fp32")
+    if calibration.method not in METHODS:
+        refuse("method", calibration.method, f"one of {', '.join(METHODS)}")
+    if not 1 <= calibration.bins <= MOST_BINS:
+        refuse("bins", calibration.bins, f"a whole number from 1 to {MOST_BINS}")
+    if not 0 <= calibration.holdout < 1:
+        refuse("holdout", calibration.holdout, "a share from 0 to below 1")
+    if calibration.seed < 0:
+        refuse("seed", calibration.seed, "a whole number from 0 on")
+    if not calibration.sampling:
+        refuse("sampling", [], "a list of at least one setting")
+    for name, fewest in (("fitted_on", 1), ("held_out", 0)):
+        sampled: SampledRounds = getattr(calibration, name)
+        for count in ("rounds", "requests"):
+            if getattr(sampled, count) < fewest:
+                refuse(f"{name}.{count}", getattr(sampled, count), f"a whole number from {fewest} on")
+    for index, position in enumerate(calibration.positions):
+        for when in ("before", "after"):
+            bins = getattr(position.metrics, when).reliability
+            if bins is not None and {len(getattr(bins, column.name)) for column in fields(bins)} != {calibration.bins}:
+                raise ValueError(
+                    f"`positions[{index}].metrics.{when}.reliability` does not have `bins` = {calibration.bins} bins"
+                )
 
 
 def _strict(value: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dspark.calibration.artefact import Calibration, Position, SampledRounds
 from dspark.calibration.combine import fingerprint, split_by_request
-from dspark.calibration.ece import DEFAULT_BINS
+from dspark.calibration.ece import DEFAULT_BINS, check_bins
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.fit import fit_temperatures
 from dspark.calibration.metrics import measure
@@ -39,8 +39,7 @@ def calibrate(
     """
     if len(traces) == 0:
         raise CalibrationError("there are no rounds to calibrate on", "Record traces of some requests first.")
-    if bins < 1:
-        raise CalibrationError(f"ECE needs at least one bin, not {bins}", "Give a whole number of at least 1.")
+    check_bins(bins)
     rng = np.random.default_rng(seed)
     fit_part, held_out = split_by_request(traces, holdout=holdout, rng=rng)
     fits = fit_temperatures(fit_part, method, bins=bins, grid=grid)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dspark.calibration.errors import CalibrationError
 
 DEFAULT_BINS = 20
+MOST_BINS = 1000
 
 # Cells a bin is cut into to redraw labels: within 1/50 of a bin the probabilities count as equal.
 _CELLS_PER_BIN = 50
@@ -40,6 +41,18 @@ class EceNull:
 
     mean: float
     high: float  # 95 % of the redrawn samples are at or below it
+
+
+def check_bins(bins: int) -> None:
+    """Refuse a number of bins that ECE is not measured in.
+
+    Raises:
+        CalibrationError: it is not from 1 to `MOST_BINS`.
+    """
+    if not 1 <= bins <= MOST_BINS:
+        raise CalibrationError(
+            f"ECE cannot be measured in {bins} bins", f"Give a whole number of bins from 1 to {MOST_BINS}."
+        )
 
 
 def bin_index(probability: NDArray[np.floating], bins: int) -> NDArray[np.intp]:
@@ -110,8 +123,7 @@ def _checked(probability: ArrayLike, label: ArrayLike, bins: int) -> tuple[NDArr
     if not np.issubdtype(p.dtype, np.floating):
         p = p.astype(np.float64)
     y = np.asarray(label, dtype=np.float64)
-    if bins < 1:
-        raise CalibrationError(f"ECE needs at least one bin, not {bins}", "Give a whole number of at least 1.")
+    check_bins(bins)
     if p.ndim != 1 or p.shape != y.shape:
         raise CalibrationError(
             f"probabilities of shape {p.shape} and labels of shape {y.shape} do not belong together",

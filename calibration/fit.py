@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.calibration.confidence import confidence
-from dspark.calibration.ece import DEFAULT_BINS
+from dspark.calibration.ece import DEFAULT_BINS, check_bins
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.search import DEFAULT_GRID, SurvivalCells, TemperatureGrid, minimise, smooth_minimum
 from dspark.calibration.traces import Traces
@@ -46,8 +46,9 @@ def fit_temperatures(
     by likelihood on the rounds that reached position k.
 
     Raises:
-        CalibrationError: no rounds, or no such method.
+        CalibrationError: no rounds, no such method, or too many bins.
     """
+    check_bins(bins)
     if method not in METHODS:
         raise CalibrationError(f"there is no calibration method {method!r}", f"Choose one of: {', '.join(METHODS)}.")
     if len(traces) == 0:

@@ -29,19 +29,28 @@ _REFINED_POINTS = 11
 _REFINEMENTS = 2
 
 
+_LOWEST, _HIGHEST = 1e-3, 1e3
+_FEWEST, _MOST = 3, 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class TemperatureGrid:
-    """Candidates from `low` to `high` at equal ratios; the best one's surroundings are searched more finely."""
+    """Candidates from `low` to `high` at equal ratios; the best one's surroundings are searched more finely.
+
+    Raises:
+        CalibrationError: the ends are not in order or not from 1e-3 to 1e3, or points are not 3 to 10000.
+    """
 
     low: float = 0.1
     high: float = 10.0
     points: int = 61
 
     def __post_init__(self) -> None:
-        if not 0 < self.low < self.high < float("inf") or self.points < 3:
+        in_order = _LOWEST <= self.low < self.high <= _HIGHEST
+        if not in_order or not _FEWEST <= self.points <= _MOST:
             raise CalibrationError(
                 f"a grid of {self.points} temperatures from {self.low} to {self.high} cannot be searched",
-                "Give 0 < low < high and at least 3 points.",
+                f"Give {_LOWEST:g} <= low < high <= {_HIGHEST:g} and {_FEWEST} to {_MOST} points.",
             )
 
     def values(self) -> NDArray[np.float64]:

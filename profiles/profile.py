@@ -44,7 +44,7 @@ from dspark.profiles.curve import StepCurve
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.fit import PredictionError
 from dspark.profiles.measurement import Measurement
-from dspark.profiles.typed_json import member, parse
+from dspark.profiles.typed_json import RepeatedKey, member, parse
 from dspark.profiles.whole_file import whole_file
 
 FORMAT = "dspark-profile"
@@ -136,6 +136,8 @@ def load_profile(path: Path) -> Profile:
         document = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror or error}", "Run `dspark profile`.") from None
+    except RepeatedKey as error:
+        raise ProfileError(f"{path} is damaged: {error}", _AGAIN) from None
     except ValueError:
         raise ProfileError(f"{path} is not strict JSON", _AGAIN) from None
     return profile_from_dict(document, source=str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import types
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -16,14 +17,21 @@ _MOST = 2**1023
 _WANTED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
+class RepeatedKey(ValueError):
+    """An object that has one key twice, and says two things by it."""
+
+
 def parse(text: str) -> Any:
     """One strict JSON document.
 
     Raises:
+        RepeatedKey: an object has a key twice.
         ValueError: it is not one, or nests too deep, or holds NaN, Infinity or a number too large to keep.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object_of_different_keys
+        )
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -106,6 +114,14 @@ def _scalar(kinds: list[Any], value: Any, place: str) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+def _object_of_different_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise RepeatedKey(f"`{name[:_MOST_CHARACTERS]}` stands twice in one object")
+    return members
 
 
 def _finite(digits: str) -> float:

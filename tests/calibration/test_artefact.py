@@ -103,6 +103,7 @@ def test_hostile_numbers_never_reach_json_as_nan(columns: dict[str, Any], method
     assert load_calibration(tmp_path / "c.json") == result
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -113,6 +114,23 @@ def test_hostile_numbers_never_reach_json_as_nan(columns: dict[str, Any], method
         (lambda d: d.update(temperatures=[1.0, None]), r"`temperatures\[1\]` is null, not a number"),
         (lambda d: d.update(temperatures=[1.0, True]), r"`temperatures\[1\]` is true, not a number"),
         (lambda d: d.update(temperatures=[1.0]), "different lengths"),
+        (
+            lambda d: d.update(temperatures=[1e-300, 1.0]),
+            r"`temperatures\[0\]` is 1e-300, not a positive",
+        ),
+        (
+            lambda d: d.update(temperatures=[1.0, 1e300]),
+            r"`temperatures\[1\]` is 1e\+300, not a positive",
+        ),
+        (lambda d: d.update(holdout=7.0), r"c.json is damaged: `holdout` is 7\.0, not a share"),
+        (lambda d: d.update(seed=-1), "`seed` is -1"),
+        (lambda d: d.update(method="guess"), '`method` is "guess", not one of sts, joint, nll'),
+        (lambda d: d.update(sampling=[]), r"`sampling` is \[\], not a list of at least one"),
+        (lambda d: d.update(bins=0), "`bins` is 0, not a whole number from 1 to 1000"),
+        (lambda d: d.update(bins=5), r"`positions\[0\].metrics.before.reliability` does not have `bins` = 5 bins"),
+        (lambda d: d["fitted_on"].update(rounds=-3), "`fitted_on.rounds` is -3, not a whole number from 1 on"),
+        (lambda d: d["held_out"].update(requests=-1), "`held_out.requests` is -1, not a whole number from 0 on"),
+        (lambda d: d["grid"].update(points=10**9), "`grid`: a grid of 1000000000 temperatures"),
         (lambda d: d["positions"][0]["fit"].update(mood=1), r"damaged: `positions\[0\].fit.mood` is not known"),
     ],
 )
@@ -123,6 +141,14 @@ def test_damaged_files_are_one_sentence(made: Calibration, tmp_path: Path, chang
     with pytest.raises(CalibrationError, match=sentence) as caught:
         load_calibration(tmp_path / "c.json")
     assert "dspark calibrate" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["version", "temperatures", "rounds"])
+def test_a_key_that_stands_twice_is_refused_by_name(made: Calibration, tmp_path: Path, name: str) -> None:
+    text = json.dumps(calibration_to_dict(made)).replace(f'"{name}":', f'"{name}": 1, "{name}":', 1)
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(CalibrationError, match=rf"c\.json .*`{name}` stands twice in one object"):
+        load_calibration(tmp_path / "c.json")
 
 
 def test_no_value_in_place_of_another_gives_more_than_a_sentence(made: Calibration) -> None:

@@ -11,8 +11,11 @@ from dspark.calibration import (
     TemperatureGrid,
     Traces,
     calibrate,
+    ece_null,
+    expected_calibration_error,
     fit_temperatures,
     make_traces,
+    measure,
 )
 from dspark.calibration.search import SurvivalCells
 
@@ -181,9 +184,42 @@ def test_unknown_method_no_rounds_and_bad_options_are_refused(simulate) -> None:
         fit_temperatures(traces, "platt")
     with pytest.raises(CalibrationError, match="no rounds"):
         calibrate(traces.select(slice(0, 0)))
-    with pytest.raises(CalibrationError, match="at least one bin"):
-        calibrate(traces, bins=0)
     with pytest.raises(CalibrationError, match="hold-out share"):
         calibrate(traces, holdout=1.0)
-    with pytest.raises(CalibrationError, match="cannot be searched"):
-        TemperatureGrid(2.0, 1.0, 10)
+
+
+@pytest.mark.parametrize("bins", [0, -1, 1001, 10**9, 10**20])
+def test_so_many_bins_are_refused_by_every_function_that_takes_them(simulate, bins: int) -> None:
+    traces = simulate(40, (1.0,))
+    for refused in (
+        lambda: calibrate(traces, bins=bins),
+        lambda: fit_temperatures(traces, "nll", bins=bins),
+        lambda: fit_temperatures(traces, "sts", bins=bins),
+        lambda: measure(traces, (1.0,), rng=np.random.default_rng(0), bins=bins),
+        lambda: expected_calibration_error([0.5], [1], bins=bins),
+        lambda: ece_null([0.5], rng=np.random.default_rng(0), bins=bins),
+    ):
+        with pytest.raises(CalibrationError, match=f"measured in {bins} bins") as caught:
+            refused()
+        assert "1 to 1000" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "points"),
+    [
+        (2.0, 1.0, 10),
+        (1.0, 1.0, 10),
+        (0.1, 10.0, 2),
+        (0.1, 10.0, 10_001),
+        (0.1, 10.0, 10**20),
+        (1e-300, 1e300, 61),
+        (0.0, 1.0, 61),
+        (0.5, np.inf, 61),
+        (np.nan, 10.0, 61),
+    ],
+)
+def test_a_grid_that_cannot_be_searched_is_refused(low: float, high: float, points: int) -> None:
+    with pytest.raises(CalibrationError, match="cannot be searched") as caught:
+        TemperatureGrid(low, high, points)
+    assert caught.value.remedy
+    TemperatureGrid(1e-3, 1e3, 10_000)

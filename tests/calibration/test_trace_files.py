@@ -104,6 +104,7 @@ def test_zero_rows_are_read_and_refused_by_calibration(tmp_path: Path, ending: s
         ("\n \nrequest,accepted,request,confidence_logit_1\n0,1,2,0\n", "two columns `request`"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_bad_tables_are_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
