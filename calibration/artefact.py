@@ -111,7 +111,8 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     text = json.dumps(calibration_to_dict(calibration), indent=2, ensure_ascii=False, allow_nan=False)
     try:
         with whole_file(path) as unfinished:
-            unfinished.write_text(text + "\n", encoding="utf-8")
+            # The replacement of what UTF-8 cannot spell, from a path of other bytes, is its escape in JSON.
+            unfinished.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise CalibrationError(
             f"{path} cannot be written: {error.strerror or error}", "Choose another place."

@@ -213,8 +213,6 @@ def _recorded(metadata: dict[bytes, bytes], path: Path) -> tuple[Provenance, boo
     try:
         note = parse(metadata[_METADATA_KEY].decode("utf-8"))
         recorded = {column.name: note["provenance"].get(column.name) for column in fields(Provenance)}
-        # An unpaired surrogate would be refused only once it is written.
-        json.dumps(recorded, ensure_ascii=False).encode("utf-8")
         provenance: Provenance = typed(Provenance, recorded, "provenance")
         if provenance.draft_top_k is not None and provenance.draft_top_k < 0:
             raise ValueError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 _MOST_CHARACTERS = 40
@@ -16,6 +17,12 @@ def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
 def shown(value: object) -> str:
     """A value as Python spells it, shortened."""
     return shortened(repr(value))
+
+
+def name_as_text(name: str | os.PathLike[str]) -> str:
+    """A path, or a part of one, as text that any page, figure or JSON can hold: other bytes and controls as escapes."""
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def first_line(error: BaseException) -> str:

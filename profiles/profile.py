@@ -121,7 +121,8 @@ def save_profile(profile: Profile, path: Path) -> None:
     text = json.dumps(profile_to_dict(profile), indent=2, ensure_ascii=False, allow_nan=False)
     try:
         with whole_file(path) as unfinished:
-            unfinished.write_text(text + "\n", encoding="utf-8")
+            # The replacement of what UTF-8 cannot spell, from a path of other bytes, is its escape in JSON.
+            unfinished.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ProfileError(f"{path} cannot be written: {error.strerror or error}", "Choose another place.") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dspark.engine.jobs.manifest import package_version
 from dspark.engine.report.run import Run
+from dspark.engine.wording import name_as_text
 
 _LIBRARIES = ("dspark", "numpy", "scipy", "scikit-learn", "matplotlib")
 # What is taken over from the manifests of a profile and of a decoded file.
@@ -34,7 +35,7 @@ def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
-    facts: dict[str, Any] = {"run": run.name, "folder": str(run.folder), "artefacts": list(run.artefacts)}
+    facts: dict[str, Any] = {"run": run.name, "folder": name_as_text(run.folder), "artefacts": list(run.artefacts)}
     if run.profile is not None:
         conditions, drafter = run.profile.conditions, run.profile.conditions.drafter
         facts["target"] = conditions.target.name

@@ -80,11 +80,11 @@ def save_report(report: Report, folder: Path) -> None:
     earlier = _files_before(folder / SUMMARY)
     for figure in report.figures:
         for name, content in zip(
-            _files_of(figure), (figure.picture.svg.encode("utf-8"), figure.picture.png), strict=True
+            _files_of(figure), (figure.picture.svg.encode("utf-8", "backslashreplace"), figure.picture.png), strict=True
         ):
             _write(folder / name, content)
     _write(folder / SUMMARY, strict_json.dumps(report.summary, indent=2) + b"\n")
-    _write(folder / PAGE, report.page.encode("utf-8"))
+    _write(folder / PAGE, report.page.encode("utf-8", "backslashreplace"))
     for name in earlier - set(report.summary["files"]):
         (folder / name).unlink(missing_ok=True)
 

@@ -19,6 +19,7 @@ from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.workdir_names import CALIBRATION, DECODE_METRICS, DEFAULT_WORKDIR, PROFILE, TRACES
 from dspark.engine.report.errors import ReportError
 from dspark.engine.report.pair import Pair, check_pairs
+from dspark.engine.wording import name_as_text
 from dspark.profiles import Profile, load_profile
 
 # What to run for an artefact that is not there.
@@ -59,7 +60,7 @@ class Run:
 
     def command_for(self, artefact: str) -> str:
         """What to run to get `artefact` into this folder."""
-        workdir = "" if self.folder == DEFAULT_WORKDIR else f" --workdir {self.folder}"
+        workdir = "" if self.folder == DEFAULT_WORKDIR else f" --workdir {name_as_text(self.folder)}"
         return f"{MADE_BY[artefact]}{workdir}"
 
 
@@ -74,8 +75,8 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     for i, folder in enumerate(resolved):
         if folder in resolved[:i]:
             raise ReportError(f"{folders[i]} was given twice", "Name every run directory once.")
-    names = [folder.name for folder in resolved]
-    apart = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    names = [name_as_text(folder.name) for folder in resolved]
+    apart = names if len(set(names)) == len(names) else [name_as_text(folder) for folder in folders]
     return [load_run(folder, name=name) for folder, name in zip(folders, apart, strict=True)]
 
 

@@ -44,6 +44,13 @@ def test_saved_and_loaded_is_the_same(made: Calibration, tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["calibration.json"]
 
 
+def test_names_of_other_bytes_come_back_from_the_file(made: Calibration, tmp_path: Path) -> None:
+    names = replace(made, trace_names=("tr\udcff.parquet",), provenance=replace(WHO, target="\udcfe"))
+    save_calibration(names, tmp_path / "c.json")
+    strict((tmp_path / "c.json").read_text(encoding="utf-8"))
+    assert load_calibration(tmp_path / "c.json") == names
+
+
 def test_the_document_says_what_it_rests_on(made: Calibration, tmp_path: Path) -> None:
     save_calibration(made, tmp_path / "c.json")
     document = strict((tmp_path / "c.json").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from damaged_json import damaged_documents
-from profile_samples import make_conditions
+from profile_samples import make_conditions, make_profile
 from refusals import assert_reads_well
 
 from dspark.profiles import (
@@ -36,6 +36,20 @@ def test_round_trip(profile, tmp_path):
     assert samples["median_s"] == pytest.approx(np.median(samples["wall_s"]))
     assert samples["p20_s"] == pytest.approx(np.quantile(samples["wall_s"], 0.2))
     assert document["validation"] == {"num_points": 0, "median": None, "p90": None, "largest": None}
+
+
+def test_names_of_other_bytes_come_back_from_the_file(tmp_path):
+    named = make_profile(target=ModelShape("m\udcff", "0123", {}), device_name="\udcfe")
+    save_profile(named, tmp_path / "profile.json")
+    assert load_profile(tmp_path / "profile.json").conditions == named.conditions
+
+
+@pytest.mark.parametrize("name", ["version", "time_s", "kind"])
+def test_a_key_that_stands_twice_is_refused_by_name(profile, tmp_path, name):
+    text = json.dumps(profile_to_dict(profile)).replace(f'"{name}":', f'"{name}": 1, "{name}":', 1)
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(ProfileError, match=rf"profile\.json is damaged: `{name}` stands twice in one object"):
+        load_profile(tmp_path / "profile.json")
 
 
 def test_a_profile_without_a_drafter(profile, tmp_path):

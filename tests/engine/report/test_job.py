@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,20 @@ def numbers(value):
     if isinstance(value, list):
         return [n for entry in value for n in numbers(entry)]
     return [value] if isinstance(value, float) else []
+
+
+def test_folders_of_any_name_are_shown_escaped_in_page_figures_and_numbers(tmp_path):
+    name, shown = "r\udcff\n\x01\u202eb", r"r\xff\n\x01\u202eb"
+    for folder in (tmp_path / name, tmp_path / f"{name}2"):
+        folder.mkdir()
+        write_traces(make_rounds(20), folder / "traces.parquet")
+    save_report(report_of(tmp_path / name, tmp_path / f"{name}2"), tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    summary = strict_json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert [run["run"] for run in summary["runs"]] == [shown, f"{shown}2"]
+    assert shown in page and "\x01" not in page and "\u202e" not in page
+    for figure in (tmp_path / "report").glob("*.svg"):
+        ElementTree.parse(figure)
 
 
 def test_the_summary_holds_the_numbers_of_every_figure(tmp_path, blank_pictures):
