@@ -18,6 +18,7 @@ from dspark.calibration.combine import concatenate, fingerprint, split_by_reques
 from dspark.calibration.confidence import confidence, survival
 from dspark.calibration.ece import (
     DEFAULT_BINS,
+    MOST_BINS,
     EceNull,
     ReliabilityBins,
     ece_null,
@@ -45,6 +46,7 @@ __all__ = [
     "DEFAULT_BINS",
     "DEFAULT_HOLDOUT",
     "METHODS",
+    "MOST_BINS",
     "SIGNALS",
     "Calibration",
     "CalibrationError",

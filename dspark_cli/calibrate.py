@@ -140,7 +140,7 @@ def calibrate(
     """
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    from dspark.calibration import METHODS, read_traces, save_calibration
+    from dspark.calibration import METHODS, MOST_BINS, read_traces, save_calibration
     from dspark.calibration import calibrate as fit
     from dspark.engine.cluster.workers import Workers
     from dspark.engine.config import EngineConfig
@@ -160,10 +160,12 @@ def calibrate(
     with refusals.collected():
         if not 0 <= holdout < 1:
             raise UsageError(f"--holdout is {holdout}", "Give a share from 0 to below 1.")
-    for flag, value, least in (("--bins", bins, 1), ("--seed", seed, 0)):
-        with refusals.collected():
-            if value < least:
-                raise UsageError(f"{flag} is {value}", f"Give a whole number of at least {least}.")
+    with refusals.collected():
+        if not 1 <= bins <= MOST_BINS:
+            raise UsageError(f"--bins is {bins}", f"Give a whole number from 1 to {MOST_BINS}.")
+    with refusals.collected():
+        if seed < 0:
+            raise UsageError(f"--seed is {seed}", "Give a whole number of at least 0.")
     candidates = refusals.made(_grid, grid)
     engine_config = refusals.made(
         EngineConfig,
