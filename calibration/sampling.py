@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dspark.calibration.traces import UNKNOWN, Traces
+from dspark.calibration.columns import UNKNOWN
+from dspark.calibration.traces import Traces
 
 
 @dataclass(frozen=True, slots=True)
