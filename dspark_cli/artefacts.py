@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
     profile, calibration = workdir / PROFILE, workdir / CALIBRATION
     policy = None if config.policy is None else parse_policy(config.policy, None)
     drafts = drafter_for(config.target, config.drafter) != NO_DRAFTER
-    if drafts and (policy is None or isinstance(policy, Planned)) and profile.exists():
+    if drafts and (policy is None or isinstance(policy, Planned)) and os.path.lexists(profile):
         from dspark.profiles import load_profile
 
         config = replace(config, profile=load_profile(profile))
@@ -36,7 +37,7 @@ def add_artefacts(config: EngineConfig, workdir: Path) -> EngineConfig:
             "Run `dspark profile` first, with the same --target, --drafter, --device, --dtype and --workdir.",
         )
     reads_confidence = policy is not None and not isinstance(policy, Planned) and policy.reads_confidence
-    if drafts and (config.profile is not None or reads_confidence) and calibration.exists():
+    if drafts and (config.profile is not None or reads_confidence) and os.path.lexists(calibration):
         from dspark.calibration import load_calibration
 
         config = replace(config, calibration=load_calibration(calibration))

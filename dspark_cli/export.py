@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,13 +95,13 @@ def export(
 def _profile(named: str | None, default: Path) -> Profile | None:
     from dspark.profiles import find_profile
 
-    return find_profile(named or str(default)) if named is not None or default.exists() else None
+    return find_profile(named or str(default)) if named is not None or os.path.lexists(default) else None
 
 
 def _calibration(named: Path | None, default: Path) -> Calibration | None:
     from dspark.calibration import load_calibration
 
-    return load_calibration(named or default) if named is not None or default.exists() else None
+    return load_calibration(named or default) if named is not None or os.path.lexists(default) else None
 
 
 def _render(engine: str, made: Export, paths: list[Path], sink: Sink) -> None:

@@ -104,7 +104,11 @@ def _dspark(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; what went wrong is on stderr as a sentence."""
+    """Run one command and return its exit code; what went wrong is on stderr as a sentence.
+
+    Args:
+        argv: None: the process's own, which ends with this command; a termination can no longer change its exit code.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -115,7 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = get_command(app)
         # Not `app()`: it would print and exit in its own ways, and turn an interrupt into a bare exit code.
-        with _termination_interrupts(), command.make_context("dspark", arguments, obj=sink) as ctx, file_named(ctx):
+        with (
+            _termination_interrupts(ends_process=argv is None),
+            command.make_context("dspark", arguments, obj=sink) as ctx,
+            file_named(ctx),
+        ):
             command.invoke(ctx)
         sink.flush()
         return 0
@@ -130,8 +138,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Have a termination end a command as Ctrl-C does: what it has is kept, and said."""
+def _termination_interrupts(*, ends_process: bool) -> Iterator[None]:
+    """Have a termination end a command as Ctrl-C does: what it has is kept, and said.
+
+    Args:
+        ends_process: nothing follows the command but the interpreter's exit, which takes long after large imports. A
+            termination meanwhile would have a command that is done look like one that was ended.
+    """
     # Whoever handles or ignores it already has a reason to.
     mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -144,7 +157,7 @@ def _termination_interrupts() -> Iterator[None]:
         yield
     finally:
         if mine:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if ends_process else signal.SIG_DFL)
 
 
 def _replace_closed_streams() -> None:
@@ -156,9 +169,9 @@ def _replace_closed_streams() -> None:
             # This takes the lowest free number, which a result file would get otherwise, and other libraries' output.
             os.open(os.devnull, os.O_RDWR)
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+        sys.stdout = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115 - open until the process ends
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+        sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115 - open until the process ends
 
 
 if __name__ == "__main__":

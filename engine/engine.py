@@ -211,7 +211,7 @@ class Engine:
         if prompt.size >= self.max_context:
             raise RequestError(
                 f"the prompt has {prompt.size} tokens and leaves none of the context limit of {self.max_context}",
-                "Shorten the prompt.",
+                "Shorten the prompt; where earlier turns fill it, lower max_tokens or give fewer turns.",
             )
         if request.sampling.stop and self.detokenizer is None:
             raise RequestError("stop strings need a tokenizer, and there is none", "Leave `stop` out.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dspark.profiles.measurement import DRAFT, TARGET, VERIFY_SAMPLED, Measurement
+from dspark.profiles.measurement import DRAFT, MOST_TOKENS, TARGET, VERIFY_SAMPLED, Measurement
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
 from dspark.profiles.typed_json import member, refuse
 
@@ -171,8 +171,8 @@ class StepCurve:
 
         def whole_number(name: str, at_least: int, kind: Any = int) -> Any:
             found = member(document, name, kind, place)
-            if found is not None and found < at_least:
-                refuse(f"{place}.{name}", found, f"a whole number of at least {at_least}")
+            if found is not None and not at_least <= found <= MOST_TOKENS:
+                refuse(f"{place}.{name}", found, f"a whole number of at least {at_least} and at most {MOST_TOKENS}")
             return found
 
         values = {

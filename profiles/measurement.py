@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +11,9 @@ from dspark.profiles.typed_json import typed
 
 TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "draft", "verify_greedy", "verify_sampled"
 KINDS = (TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED)
+# What a step can take, from less than one launch to longer than anybody waits, and how much a batch can hold.
+SHORTEST_S, LONGEST_S = 1e-9, 1e4
+MOST_TOKENS = 2**31
 _DERIVED = ("median_s", "p20_s", "p80_s")
 
 
@@ -20,7 +22,7 @@ class Measurement:
     """One point and its samples, in the order in which they were taken.
 
     Raises:
-        ValueError: there is no sample, or one is no positive time, or a count is too small.
+        ValueError: there is no sample, or one is no time that a step takes, or a count is too small or too large.
     """
 
     kind: str
@@ -38,9 +40,13 @@ class Measurement:
             raise ValueError(f"a measurement is of {self.kind!r}")
         if min(self.bucket, self.num_tokens, self.num_requests) < 1 or min(self.context_tokens, self.kv_tokens) < 0:
             raise ValueError("a measurement has no tokens or requests, or a context below 0")
+        if max(self.bucket, self.num_tokens, self.num_requests, self.context_tokens) > MOST_TOKENS:
+            raise ValueError(f"a measurement has more than {MOST_TOKENS} tokens or requests")
         for samples in (self.wall_s, self.device_s):
-            if samples is not None and not (samples and all(0 < s < math.inf for s in samples)):
-                raise ValueError("a measurement has no samples, or one that is no positive time")
+            if samples is not None and not (samples and all(SHORTEST_S <= s <= LONGEST_S for s in samples)):
+                raise ValueError(
+                    f"a measurement has no samples, or one that is not from {SHORTEST_S:g} to {LONGEST_S:g} seconds"
+                )
 
     @property
     def load(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 from pathlib import Path
 
 from dspark.profiles.errors import ProfileError
@@ -22,9 +23,9 @@ def find_profile(name: str) -> Profile:
         ProfileError: there is neither, or the file is no profile.
     """
     path, shipped = Path(name), shipped_profiles()
-    if not path.exists() and name in shipped:
+    if not os.path.lexists(path) and name in shipped:
         path = shipped[name]
-    if not path.exists():
+    if not os.path.lexists(path):
         raise ProfileError(
             f"{name} is neither a file nor one of the shipped profiles",
             f"Run `dspark profile`, or use one of: {', '.join(shipped)}.",

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dspark.profiles.errors import ProfileError
+from dspark.profiles.measurement import LONGEST_S, MOST_TOKENS, SHORTEST_S
 from dspark.profiles.typed_json import member
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_TIMES = f"from {SHORTEST_S:g} to {LONGEST_S:g} seconds"
 _PROFILE_LARGER = "Run `dspark profile` with a larger --concurrency or --max-batch-tokens."
 
 
@@ -57,8 +59,28 @@ class Staircase:
             raise ValueError("a staircase has a value that is not a number")
         if any((values < 0).any() for values in (*slopes, *references)):
             raise ValueError("more load cannot make a step faster")
+        self._check_ranges()
         if (self.time_s - self.load_s * self.reference_load - self.longest_s * self.reference_longest <= 0).any():
             raise ValueError("a step without any load takes no time")
+
+    def _check_ranges(self) -> None:
+        """Refuse numbers that no device and no batch gives, by their place."""
+        checks = (
+            ("buckets", self.buckets <= MOST_TOKENS, f"at most {MOST_TOKENS}"),
+            ("time_s", (self.time_s >= SHORTEST_S) & (self.time_s <= LONGEST_S), _TIMES),
+            ("p20_s", (self.p20_s >= 0) & (self.p20_s <= self.time_s), "from 0 to the bucket's time_s"),
+            (
+                "p80_s",
+                (self.p80_s >= self.time_s) & (self.p80_s <= LONGEST_S),
+                "from the bucket's time_s to 1e4",
+            ),
+            ("load_s", self.load_s <= LONGEST_S, "at most 1e4 seconds"),
+            ("longest_s", self.longest_s <= LONGEST_S, "at most 1e4 seconds"),
+        )
+        for name, right, wanted in checks:
+            if not right.all():
+                index = int(np.argmin(right))
+                raise ValueError(f"{name}[{index}] is {getattr(self, name)[index]:g}, not {wanted}")
 
     @property
     def largest(self) -> int:

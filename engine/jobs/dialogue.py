@@ -155,7 +155,9 @@ class Dialogues:
 
 
 def _error_record(dialogue: _Dialogue, why: str) -> Record:
-    return _record(dialogue, text=None, finish_reason="error", error=f"line {dialogue.row.line}: {why}")
+    # Of a first turn the line says it all; a later one has all turns before it in its prompt.
+    turn = f"turn {len(dialogue.answers) + 1}: " if dialogue.answers else ""
+    return _record(dialogue, text=None, finish_reason="error", error=f"line {dialogue.row.line}: {turn}{why}")
 
 
 def _record(dialogue: _Dialogue, *, text: str | None, finish_reason: str, error: str | None) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from dspark.calibration import (
     read_traces,
     sampling_settings,
 )
+from dspark.engine.errors import UsageError
 from dspark.engine.jobs import strict_json
 from dspark.engine.jobs.workdir_names import CALIBRATION, DECODE_METRICS, DEFAULT_WORKDIR, PROFILE, TRACES
 from dspark.engine.report.errors import ReportError
@@ -68,7 +70,8 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     """One run a folder, named by what tells the folders apart.
 
     Raises:
-        ReportError: a folder is missing, given twice or without any artefact, or its artefacts contradict each other.
+        UsageError: a folder is missing.
+        ReportError: a folder is given twice or without any artefact, or its artefacts contradict each other.
         ProfileError, CalibrationError: an artefact is damaged.
     """
     resolved = [folder.resolve() for folder in folders]
@@ -84,12 +87,16 @@ def load_run(folder: Path, *, name: str) -> Run:
     """Read what there is in `folder`.
 
     Raises:
-        ReportError: it is no folder, holds no artefact, or artefacts of different pairs.
+        UsageError: it is no folder, and not the usual one, which is only made by a first command.
+        ReportError: it holds no artefact, or artefacts of different pairs.
         ProfileError, CalibrationError: an artefact is damaged.
     """
     if not folder.is_dir():
+        if folder != DEFAULT_WORKDIR:
+            raise UsageError(f"{folder} {'is no folder' if folder.exists() else 'does not exist'}", "Check the path.")
         raise ReportError(f"{folder} is no folder", "Run `dspark profile` and `dspark calibrate` first.")
-    present = {file: (folder / file) for file in MADE_BY if (folder / file).exists()}
+    # A link that leads nowhere is an artefact that cannot be read, and not one that was never made.
+    present = {file: (folder / file) for file in MADE_BY if os.path.lexists(folder / file)}
     if not present:
         raise ReportError(
             f"{folder} holds nothing to report on: no {', no '.join(MADE_BY)}",

@@ -51,6 +51,16 @@ def policy() -> str:
     return json.loads(Path("dspark-out/decode.metrics.json").read_text())["run"]["engine"]["policy"]
 
 
+@pytest.mark.parametrize("artefact", ["profile.json", "calibration.json"])
+def test_an_artefact_that_is_a_link_to_nowhere_is_refused_and_not_done_without(workplace, capsys, artefact):
+    path = Path("dspark-out", artefact)
+    path.unlink(missing_ok=True)
+    path.symlink_to("nowhere")
+    assert main(DECODE) == 1
+    assert f"{path} cannot be read: No such file" in capsys.readouterr().err
+    assert not Path("dspark-out/decode.jsonl").exists()
+
+
 def test_async_is_the_default_where_there_is_a_profile(workplace, capsys):
     assert main(DECODE) == 0
     assert policy() == "async" and answers() == reference("dspark_rnn")[:6]

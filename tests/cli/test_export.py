@@ -124,6 +124,16 @@ def test_what_can_be_exported_is(workplace, capsys, missing, files, sentence):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("artefact", ["profile.json", "calibration.json"])
+def test_an_artefact_that_is_a_link_to_nowhere_is_refused_and_not_left_out(workplace, capsys, artefact):
+    path = Path("dspark-out", artefact)
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert main(["export", "--to", "sglang"]) == 1
+    assert f"{path} cannot be read: No such file" in capsys.readouterr().err
+    assert not Path("dspark-out/export").exists()
+
+
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "vllm", "deepinfer"])
 def test_nothing_to_export_says_what_to_run(tmp_path, monkeypatch, capsys, engine):
     monkeypatch.chdir(tmp_path)

@@ -139,6 +139,12 @@ def test_what_cannot_be_reported_is_one_sentence_and_leaves_nothing(prepare, cap
     assert not Path("dspark-out/report").exists()
 
 
+@pytest.mark.parametrize("arguments", [["rn/nope"], ["--workdir", "rn/nope"]], ids=["named", "work directory"])
+def test_a_folder_that_does_not_exist_is_a_usage_error(arguments, capsys):
+    assert main(["report", *arguments]) == 2
+    assert capsys.readouterr().err.endswith("dspark: rn/nope does not exist\n  Check the path.\n")
+
+
 def test_an_output_that_is_no_folder_is_refused_before_anything_is_computed(capsys, monkeypatch):
     make_run(Path("dspark-out"), rounds=50)
     Path("taken").write_text("")

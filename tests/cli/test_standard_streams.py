@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -55,6 +56,29 @@ def test_help_on_a_full_disk_does_not_speak_of_resuming():
         done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "dspark: no space is left to write to\n  Free some space, then run it again.\n"
+
+
+@pytest.mark.parametrize(("arguments", "exit_code"), [("--version", 0), ("decode", 2)], ids=["done", "refused"])
+def test_a_termination_after_the_command_leaves_its_exit_code(tmp_path, arguments, exit_code):
+    code = (
+        "import os, signal, sys; from dspark.cli.main import main; code = main(); "
+        "os.kill(os.getpid(), signal.SIGTERM); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, arguments], capture_output=True, cwd=tmp_path)
+    assert done.returncode == exit_code
+
+
+def test_a_command_run_by_another_program_leaves_its_handler():
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["decode", "--quiet"]) == 2
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_path_of_other_bytes_is_no_fault_where_stderr_is_closed(tmp_path):
+    code = "import sys; from dspark.cli.main import main; sys.exit(main())"
+    command = f'{sys.executable} -c "{code}" report "$(printf "rn-\\\\377")" 2>&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, cwd=tmp_path)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

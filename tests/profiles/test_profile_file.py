@@ -100,8 +100,28 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
         ),
         (lambda d: d["measurements"][2].update(num_requests=0), r"`measurements\[2\]`: a measurement has no tokens"),
         (lambda d: d.update(notes="none"), '`notes` is "none", not a list'),
+        (
+            lambda d: d["curve"]["target"]["time_s"].__setitem__(3, 1e300),
+            r"`curve\.target`: time_s\[3\] is 1e\+300, not",
+        ),
+        (lambda d: d["curve"]["draft"]["time_s"].__setitem__(0, 1e-300), r"`curve\.draft`: time_s\[0\] is 1e-300, not"),
+        (lambda d: d["curve"]["target"]["p20_s"].__setitem__(0, 5.0), r"`curve\.target`: p20_s\[0\] is 5, not"),
+        (lambda d: d["curve"]["target"]["p80_s"].__setitem__(1, 0.0), r"`curve\.target`: p80_s\[1\] is 0, not"),
+        (lambda d: d["curve"]["target"]["p80_s"].__setitem__(1, 1e9), r"`curve\.target`: p80_s\[1\] is 1e\+09, not"),
+        (
+            lambda d: d["curve"]["target"]["buckets"].__setitem__(-1, 10**12),
+            r"`curve\.target`: buckets\[5\] is 1e\+12, not at most 2147483648",
+        ),
+        (lambda d: d["curve"]["target"]["load_s"].__setitem__(0, 1e300), r"`curve\.target`: load_s\[0\] is 1e\+300"),
+        (lambda d: d["curve"].update(tokens_per_request=2**40), r"`curve\.tokens_per_request` is 1099511627776, not"),
+        (lambda d: d["curve"].update(reference_context_tokens=2**70), r"`curve\.reference_context_tokens` is"),
+        (
+            lambda d: d["measurements"][0].update(wall_s=[1.0, 1e5]),
+            r"`measurements\[0\]`: .* from 1e-09 to 10000 s",
+        ),
+        (lambda d: d["measurements"][1].update(num_tokens=2**40), r"`measurements\[1\]`: .* more than 2147483648 tok"),
     ],
-    ids=range(20),
+    ids=range(31),
 )
 def test_damage_is_one_sentence(profile, change, message):
     document = profile_to_dict(profile)

@@ -111,9 +111,14 @@ def test_all_turns_are_asked_with_the_models_own_answers(tmp_path):
 
 
 def test_a_later_turn_that_is_too_long_is_an_error_row(tmp_path):
-    _, rows = decode(make_job(tmp_path, [{"turns": ["a" * 4900, "b"]}], all_turns=True))
-    assert rows[0]["error"] == "line 1: the prompt is too long"
-    assert len(rows[0]["turns"]) == 1
+    too_long = [{"turns": ["a" * 4900, "b"]}, {"turns": ["a", "a" * 3000, "a" * 3000]}, {"turns": ["a" * 5000, "b"]}]
+    _, rows = decode(make_job(tmp_path, too_long, all_turns=True))
+    assert [row["error"] for row in rows] == [
+        "line 1: turn 2: the prompt is too long",
+        "line 2: turn 3: the prompt is too long",
+        "line 3: the prompt is too long",
+    ]
+    assert [len(row["turns"]) for row in rows] == [1, 2, 0]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, RuntimeError], ids=lambda e: e.__name__)

@@ -12,6 +12,7 @@ from refusals import assert_reads_well
 from report_samples import PAIR, decode_metrics, make_rounds, make_run
 
 from dspark.calibration import CalibrationError, Provenance, calibrate, save_calibration, write_traces
+from dspark.engine.errors import UsageError
 from dspark.engine.report.errors import ReportError
 from dspark.engine.report.run import load_run, load_runs
 from dspark.profiles import ModelShape, ProfileError, save_profile
@@ -53,12 +54,30 @@ def test_a_run_given_twice_is_refused(tmp_path):
     assert_reads_well(caught.value)
 
 
-@pytest.mark.parametrize("where", ["missing", "file", "empty"])
-def test_a_folder_without_artefacts_is_refused(tmp_path, where):
+@pytest.mark.parametrize(
+    ("where", "kind", "sentence"),
+    [
+        ("missing", UsageError, "missing does not exist"),
+        ("file", UsageError, "file is no folder"),
+        ("empty", ReportError, "empty holds nothing to report on"),
+    ],
+    ids=["missing", "file", "empty"],
+)
+def test_a_folder_without_artefacts_is_refused(tmp_path, where, kind, sentence):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(kind, match=sentence) as caught:
         load_run(tmp_path / where, name="r")
+    assert_reads_well(caught.value)
+
+
+@pytest.mark.parametrize("artefact", ["profile.json", "calibration.json", "traces.parquet", "decode.metrics.json"])
+def test_an_artefact_that_is_a_link_to_nowhere_is_refused_and_not_left_out(tmp_path, artefact):
+    write_traces(make_rounds(20), tmp_path / "traces.parquet")
+    (tmp_path / artefact).unlink(missing_ok=True)
+    (tmp_path / artefact).symlink_to("nowhere")
+    with pytest.raises((ReportError, ProfileError, CalibrationError), match=rf"{artefact} (cannot|does not)") as caught:
+        load_run(tmp_path, name="r")
     assert_reads_well(caught.value)
 
 
