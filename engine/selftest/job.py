@@ -12,8 +12,10 @@ from dspark.engine.config import EngineConfig
 from dspark.engine.device import choose_device
 from dspark.engine.engine import Engine
 from dspark.engine.errors import UsageError
+from dspark.engine.models.aliases import NGRAM_DRAFTER, NO_DRAFTER
 from dspark.engine.models.drafter_config import DrafterConfig
 from dspark.engine.models.model_config import ModelConfig
+from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.progress import Progress
 from dspark.engine.scheduler.policies import Planned, parse_policy
 from dspark.engine.selftest.ends import EndToken, check_ends, end_token
@@ -101,14 +103,19 @@ def run_selftest(
 
 def _sized(config: EngineConfig, settings: SelftestSettings) -> tuple[EngineConfig, int]:
     """The configuration with a batch and a context of this test's size, and its drafter's block size."""
-    drafter = None if config.drafter in (None, "none") else DrafterConfig.from_folder(Path(str(config.drafter)))
-    if drafter is None or (config.policy is not None and not parse_policy(config.policy, drafter.block_size).drafts):
+    limits, gamma = [ModelConfig.from_folder(Path(config.target)).max_position_embeddings], 0
+    if config.drafter == NGRAM_DRAFTER:
+        gamma = NgramDrafter().block_size
+    elif config.drafter not in (None, NO_DRAFTER):
+        drafter = DrafterConfig.from_folder(Path(str(config.drafter)))
+        limits.append(drafter.backbone.max_position_embeddings)
+        gamma = drafter.block_size
+    if not gamma or (config.policy is not None and not parse_policy(config.policy, gamma).drafts):
         raise UsageError(
             "a self-test compares decoding with and without drafts, and nothing is drafted",
             "Give a --drafter, and a policy that uses it.",
         )
-    target = ModelConfig.from_folder(Path(config.target))
-    limit = min(target.max_position_embeddings, drafter.backbone.max_position_embeddings)
+    limit = min(limits)
     if settings.most_context > limit:
         raise UsageError(
             f"texts of {settings.text_tokens} tokens behind prompts of {PROMPT_TOKENS} are beyond what the models "
@@ -119,7 +126,7 @@ def _sized(config: EngineConfig, settings: SelftestSettings) -> tuple[EngineConf
     if config.concurrency is None and config.profile is not None:
         concurrency = min(concurrency, loaded_profile(config.profile).curve.max_requests)
     sized = replace(config, concurrency=concurrency, max_context=settings.most_context, seed=settings.seed)
-    return sized, drafter.block_size
+    return sized, gamma
 
 
 def _for_policy(config: EngineConfig, policy: str) -> EngineConfig:

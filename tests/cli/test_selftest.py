@@ -49,6 +49,11 @@ def failed(document: dict) -> set[str]:
     return {check["name"] for check in document["checks"] if not check["passed"]}
 
 
+def test_drafts_that_are_looked_up_pass_too(capsys):
+    document, _ = selftest(capsys, *pair("dspark_rnn")[:2], "--drafter", "ngram", *QUICK, expected=0)
+    assert document["passed"] and not failed(document)
+
+
 def finding(document: dict, name: str) -> str:
     return next(check["finding"] for check in document["checks"] if check["name"] == name and not check["passed"])
 
