@@ -70,9 +70,9 @@ def test_tokens_counts_and_metrics_are_the_authors(capsys):
     assert main(["decode", "-i", "in.jsonl", *again]) == 3
     assert json.loads(capsys.readouterr().out) == summary
     assert main(["decode", "-i", "in.jsonl", *again, "--policy", "fixed:3"]) == 2
-    assert 'engine.policy ("fixed:7" then, "fixed:3" now)' in capsys.readouterr().err
+    assert '--policy ("fixed:7" then, "fixed:3" now)' in capsys.readouterr().err
     assert main(["decode", "-i", "in.jsonl", *again, "--drafter", str(FIXTURES / "dspark_vanilla" / "draft")]) == 2
-    assert "engine.drafter (" in capsys.readouterr().err
+    assert "--drafter (" in capsys.readouterr().err
 
 
 def test_coupled_samples_are_those_of_plain_decoding():
@@ -99,7 +99,7 @@ def test_drafting_from_few_tokens(capsys):
     capsys.readouterr()
     for other, now in (([], "null"), (["--draft-top-k", "3"], "3")):
         assert main(["decode", "-i", "in.jsonl", *models, *few[2:], *other, "--resume"]) == 2
-        assert f"engine.draft_top_k (2 then, {now} now)" in capsys.readouterr().err
+        assert f"--draft-top-k (2 then, {now} now)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["decode", "-i", "in.jsonl"], ["calibrate"], ["selftest"]], ids=lambda c: c[0])

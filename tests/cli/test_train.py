@@ -192,10 +192,10 @@ def test_without_a_terminal_lines_come_now_and_then(capsys):
     from dspark.cli.train_progress import TrainReporter
 
     lines, now = [], [0.0]
-    reporter = TrainReporter(lines.append, clock=lambda: now[0])
-    reporter.step("Training")
-    for second in range(31):
-        now[0] = float(second)
-        reporter.trained(Reading(second, 0.1, None, 1e-3, Gathered(0.5, 1.0, (0.5,), 0.0)))
+    with TrainReporter(lines.append, clock=lambda: now[0]) as reporter:
+        reporter.step("Training")
+        for second in range(31):
+            now[0] = float(second)
+            reporter.trained(Reading(second, 0.1, None, 1e-3, Gathered(0.5, 1.0, (0.5,), 0.0)))
     assert lines[0] == "Training"
     assert [line.split(":")[0] for line in lines[1:]] == ["step 0", "step 15", "step 30"]

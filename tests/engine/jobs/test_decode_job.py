@@ -149,10 +149,10 @@ def test_interrupted_anywhere_and_resumed_gives_the_same_file(tmp_path, error, a
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"sampling": SamplingParams(temperature=0.3)}, r"sampling\.temperature \(0.0 then, 0.3 now\)"),
-        ({"token_ids": True}, "token_ids"),
-        ({"rows": ROWS[:-1]}, r"input\.rows \(7 then, 6 now\); input\.sha256"),
-        ({"identity": "other"}, r'engine\.target \("fake" then, "other" now\)'),
+        ({"sampling": SamplingParams(temperature=0.3)}, r"--temperature \(0.0 then, 0.3 now\)"),
+        ({"token_ids": True}, r"--token-ids \(false then, true now\)"),
+        ({"rows": ROWS[:-1]}, r"the number of rows in --input \(7 then, 6 now\); the content of --input"),
+        ({"identity": "other"}, r'--target \("fake" then, "other" now\)'),
     ],
     ids=["sampling", "token ids", "input", "target"],
 )

@@ -101,7 +101,7 @@ def test_resumed_it_is_the_same_file_and_in_the_other_form_it_is_refused(job, tm
     again = replace(job, output=tmp_path / "again.jsonl")
     with pytest.raises(KeyboardInterrupt):
         decode(again, engine)
-    with pytest.raises(UsageError, match="output_format"):
+    with pytest.raises(UsageError, match="--output-format"):
         decode(replace(again, resume=True, output_format=OutputFormat()))
     decode(replace(again, resume=True))
     assert again.output.read_bytes() == whole
