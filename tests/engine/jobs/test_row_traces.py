@@ -14,7 +14,7 @@ from fake_engine import CharCodec, NoProgress
 from traced_engine import TracedEngine
 
 from dspark.calibration import Provenance, read_traces, traces_to_frame
-from dspark.engine.errors import UsageError
+from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.jobs.round_records import RoundRecorder, pack, unpack
@@ -126,6 +126,24 @@ def test_a_run_is_not_resumed_with_half_of_its_rounds(tmp_path: Path, first: boo
         decode(traced if first else untraced, TracedEngine(before=kill))
     with pytest.raises(UsageError, match="traces"):
         decode(replace(untraced if first else traced, resume=True))
+
+
+@pytest.mark.parametrize("rounds", ["A", "AAAA", "\u00e9"], ids=["no base64", "half a round", "no ASCII"])
+def test_rounds_that_something_else_changed_are_refused_by_their_row(tmp_path: Path, rounds: str) -> None:
+    def kill(index: int) -> None:
+        if index == 4:
+            raise KeyboardInterrupt
+
+    job = make_job(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        decode(job, TracedEngine(before=kill))
+    partial = tmp_path / "out.jsonl.partial"
+    header, *lines = map(json.loads, partial.read_text().splitlines())
+    lines[0]["trace"]["rounds"] = rounds
+    partial.write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
+    with pytest.raises(EngineError, match=f"row {lines[0]['index']} of the partial result has rounds") as refused:
+        decode(replace(job, resume=True))
+    assert "--overwrite" in refused.value.remedy
 
 
 def test_without_traces_nothing_is_observed(tmp_path: Path) -> None:
