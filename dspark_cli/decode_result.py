@@ -41,7 +41,8 @@ def render(totals: Mapping[str, Any], job: DecodeJob, sink: Sink, *, why: str) -
     if sink.for_people:
         for name, text in first_answers(job.output):
             sink.note(f"{name}: {text}")
-    misfit = about_misfit(this_run["engine_rounds"]["plan"])
+    rounds = this_run["engine_rounds"]
+    misfit = None if rounds is None else about_misfit(rounds["plan"])
     if misfit:
         sink.note(misfit)
     _tell_errors(totals, job.output, sink)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from decode_workplace import texts, workplace
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, QuickEngine
 
 from dspark.cli.main import main
 
@@ -20,6 +20,16 @@ def test_answers_metrics_and_table(workplace, capsys):
     assert "mean acceptance length" in captured.err
     assert "dspark-out/decode.jsonl" in captured.err
     assert "\x1b" not in captured.err
+
+
+def test_of_rounds_that_ran_elsewhere_nothing_is_said(workplace, capsys):
+    workplace.made = QuickEngine()
+    assert main(["decode", "-i", "in.jsonl", "--json"]) == 0
+    captured = capsys.readouterr()
+    this_run = json.loads(captured.out)["this_run"]
+    assert this_run["completion_tokens"] == 8
+    assert [this_run[name] for name in ("engine_rounds", "prefill_tokens", "preemptions")] == [None] * 3
+    assert "planned rounds" not in captured.err and "mean acceptance length" in captured.err
 
 
 def test_json_is_one_document_and_quiet_is_quiet(workplace, capsys):
