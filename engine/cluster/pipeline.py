@@ -77,16 +77,19 @@ class Pipeline:
         Raises:
             EngineError: the workers are of no more use.
         """
-        results: list[Answered | Exception] = []
-        while not results:
+        answered: list[Answered] = []
+        while not answered or not self._results.empty():
             try:
-                results.append(self._results.get(timeout=_POLL_S))
-                while True:
-                    results.append(self._results.get_nowait())
+                result = self._results.get(timeout=_POLL_S)
             except queue.Empty:
-                if not results:
-                    self._state()
-        return [self._raise(result) for result in results]
+                self._state()
+                continue
+            if answered and isinstance(result, Exception):
+                # Nothing comes behind it, and what is decoded must not be lost with it.
+                self._results.put(result)
+                break
+            answered.append(self._raise(result))
+        return answered
 
     def finished(self, number: int, indices: Sequence[int]) -> None:
         """A block has arrived, and need not be known any more."""

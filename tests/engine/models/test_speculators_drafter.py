@@ -89,18 +89,21 @@ def test_every_form_matches_the_dense_twin(tmp_path: Path, target: Target, optio
     assert out.logits[..., unknown].isneginf().all()
 
 
-@pytest.mark.parametrize("ids", [SOME, SHUFFLED], ids=["ordered", "unordered"])
-def test_sampled_tokens_are_drawn_with_the_noise_of_their_target_ids(
-    tmp_path: Path, target: Target, ids: torch.Tensor
-) -> None:
-    drafter = Drafter.load(write_drafter(tmp_path, ids=ids), target=target, device=CPU, dtype="float32")
-    temperature = torch.tensor([0.0, 0.7, 4.0])
-    keys = NoiseKeys(
+def noise_keys() -> NoiseKeys:
+    return NoiseKeys(
         seeds=torch.tensor([5, 6, 7]),
         positions=torch.tensor(STARTS),
         generations=torch.tensor([1, 2, 3]),
         purpose=DRAFT,
     )
+
+
+@pytest.mark.parametrize("ids", [SOME, SHUFFLED], ids=["ordered", "unordered"])
+def test_sampled_tokens_are_drawn_with_the_noise_of_their_target_ids(
+    tmp_path: Path, target: Target, ids: torch.Tensor
+) -> None:
+    drafter = Drafter.load(write_drafter(tmp_path, ids=ids), target=target, device=CPU, dtype="float32")
+    temperature, keys = torch.tensor([0.0, 0.7, 4.0]), noise_keys()
     given = features()
     out = draft(drafter, given, noise=keys, temperature=temperature)
     # Every draw is the argmax over the whole vocabulary of q and noise by target id.
@@ -116,13 +119,7 @@ def test_drafts_from_few_tokens_know_them_by_their_target_ids(
     tmp_path: Path, target: Target, ids: torch.Tensor | None
 ) -> None:
     drafter = Drafter.load(write_drafter(tmp_path, ids=ids), target=target, device=CPU, dtype="float32")
-    temperature = torch.tensor([0.0, 0.7, 4.0])
-    keys = NoiseKeys(
-        seeds=torch.tensor([5, 6, 7]),
-        positions=torch.tensor(STARTS),
-        generations=torch.tensor([1, 2, 3]),
-        purpose=DRAFT,
-    )
+    temperature, keys = torch.tensor([0.0, 0.7, 4.0]), noise_keys()
     given = features()
     whole = draft(drafter, given, noise=keys, temperature=temperature)
     out = draft(drafter, given, noise=keys, temperature=temperature, top_k=5)
