@@ -57,6 +57,7 @@ LoadFormat = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
+        "--policy",
         metavar="POLICY",
         help="How many drafted tokens are verified: `async` or `causal` (as many as pay for their time, by the profile "
         "in the work directory), `none`, `fixed:K` (the first K), `threshold:T` or `threshold-position:T` (T a "

@@ -58,6 +58,7 @@ def selftest(
     policy: Annotated[
         str | None,
         typer.Option(
+            "--policy",
             metavar="POLICY",
             help="Policy to check, as `decode` spells it. Default: `fixed:γ`, `threshold:0.5` and, with a profile in "
             "the work directory, `async`.",

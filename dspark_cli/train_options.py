@@ -85,6 +85,7 @@ MaskTokenId = Annotated[
 Minutes = Annotated[
     float | None,
     typer.Option(
+        "--minutes",
         metavar="MINUTES",
         help="Minutes of training, the text's not counted. Default: 10, unless --steps is given.",
         show_default=False,

@@ -111,12 +111,13 @@ def main() -> None:
         gc.collect()
         torch.cuda.empty_cache()
         Console(width=140).print(table_of(cells, policies, temperatures))
-    if options.json:
-        rows = [
-            {"concurrency": c, "temperature": t, "policy": p, "tokens_per_s": speeds}
-            for (c, t, p), speeds in cells.items()
-        ]
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        if options.json:
+            # Size by size: a run that is cut leaves what it has.
+            rows = [
+                {"concurrency": c, "temperature": t, "policy": p, "tokens_per_s": speeds}
+                for (c, t, p), speeds in cells.items()
+            ]
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def table_of(cells: dict[Cell, list[float]], policies: list[str], temperatures: list[float]) -> Table:

@@ -2,10 +2,11 @@
 
 import re
 from itertools import pairwise
+from typing import get_type_hints
 
 import pytest
 
-from dspark.cli.main import main
+from dspark.cli.main import app, main
 
 NAMES = ["decode", "profile", "calibrate", "export", "report", "train", "inspect", "selftest"]
 COMMANDS = [[], *([name] for name in NAMES)]
@@ -70,3 +71,22 @@ def test_token_ids_of_several_turns_are_explained(help_of):
     text, _ = help_of(["decode"])
     words = " ".join(text.replace("│", " ").split())
     assert "with --all-turns those of the last answer" in words
+
+
+def test_an_option_named_like_what_it_takes_spells_its_flag() -> None:
+    # Some releases of Typer (0.27.2) would make of `policy` and the metavar POLICY the flag --POLICY.
+    alike = [
+        (name, option)
+        for command in app.registered_commands
+        for name, option in _options(command.callback)
+        if option.metavar is not None and option.metavar.lower() == name
+    ]
+    assert {name for name, _ in alike} == {"policy", "minutes"}
+    for name, option in alike:
+        assert f"--{name}" in (option.default, *option.param_decls)
+
+
+def _options(callback):
+    for name, hint in get_type_hints(callback, include_extras=True).items():
+        for option in getattr(hint, "__metadata__", ()):
+            yield name, option

@@ -31,7 +31,7 @@ def autograd_oracle(draft, target, rows, labels, weights):
     return nll.detach(), target_nll, distance.detach(), draft.grad
 
 
-def check(op, device, shape, *, in_place: bool, dtype=torch.float32, rtol=1e-5) -> None:
+def check(op, device, shape, *, in_place: bool, dtype=torch.float32, rounding=0.0) -> None:
     draft, target, rows, labels, weights = make_rows(*shape)
     nll, target_nll, distance, slope = autograd_oracle(draft, target, rows, labels, weights)
     moved = draft.to(device, copy=True)
@@ -46,7 +46,11 @@ def check(op, device, shape, *, in_place: bool, dtype=torch.float32, rtol=1e-5) 
     q, p = draft.double().softmax(-1), target.double().softmax(-1)[rows]
     clear = (q - p).abs() > 1e-5 * p
     assert clear.double().mean() > 0.999
-    assert_close(gradient.cpu().double()[clear], slope[clear], atol=1e-6, rtol=rtol)
+    # Two roundings to the gradient's type: of what the label does not change, then of the whole.
+    before_label = slope.clone()
+    before_label[torch.arange(len(labels)), labels] += SHARES["ce_share"] * weights.double()
+    allowed = 1e-6 + 1e-5 * slope.abs() + rounding * (before_label.abs() + slope.abs()) * (1 + rounding)
+    assert ((gradient.cpu().double() - slope).abs() <= allowed)[clear].all()
     if not in_place:
         assert torch.equal(moved.cpu(), draft)
 
@@ -74,8 +78,8 @@ def test_kernel_at_the_size_of_a_real_vocabulary(device, gpu_only) -> None:
     from dspark.kernels.distillation.triton import distill_rows
 
     check(distill_rows, device, (300, 120, 49152), in_place=False)
-    # bfloat16 has 8 bits: the products behind the gradient take it so.
-    check(distill_rows, device, (300, 120, 49152), in_place=False, dtype=torch.bfloat16, rtol=2**-8)
+    # The products behind the gradient take it in bfloat16, whose 8 bits are off by 2^-8 at most.
+    check(distill_rows, device, (300, 120, 49152), in_place=False, dtype=torch.bfloat16, rounding=2**-8)
 
 
 def test_rows_that_agree_pull_nowhere(device) -> None:
