@@ -2,12 +2,16 @@
 
     python tests/benchmarks/gpu_policies.py PROMPTS.jsonl... --profile profile.json [--calibration calibration.json]
         [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--seconds 1.2] [--json FILE]
+    python tests/benchmarks/gpu_policies.py --target qwen3-4b --impose traces.parquet --profile profile.json …
 
 Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored. What counts
 lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency take
 turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
 the distance between the lowest and the highest. The draft of `fixed:1` is that of a whole block but for the Markov
 steps: a head for one token alone would be cheaper.
+
+`--impose` gives the target and a drafter random weights, prompts of random tokens, and the acceptance of recorded
+rounds (see `imposed_acceptance`).
 """
 
 from __future__ import annotations
@@ -17,15 +21,20 @@ import gc
 import itertools
 import json
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from imposed_acceptance import RecordedRounds, imposed
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.jobs.tokenizer import Tokenizer
@@ -62,20 +71,9 @@ def tokens_per_s(engine: Engine, prompts: list[list[int]], temperature: float, s
     return (last - first) / (last_s - first_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompts", nargs="+", type=Path)
-    parser.add_argument("--profile", required=True)
-    parser.add_argument("--calibration")
-    parser.add_argument("--drafter", default=DEFAULT_DRAFTER)
-    parser.add_argument("--concurrency", default="1,16,64,256")
-    parser.add_argument("--temperatures", default="0,1")
-    parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.2)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    target, drafter = resolve_target(DEFAULT_TARGET), resolve_drafter(options.drafter)
+def built_in(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]]]:
+    """How an engine of the built-in target is configured, and prompts for it."""
+    target = resolve_target(DEFAULT_TARGET)
     tokenizer = Tokenizer.load(target)
     assert tokenizer is not None
     prompts = [
@@ -84,6 +82,40 @@ def main() -> None:
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     prompts = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS < LONGEST]
+    return {"target": str(target), "drafter": str(resolve_drafter(options.drafter))}, prompts
+
+
+def made_up(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]]]:
+    """The same of random weights."""
+    draw = np.random.default_rng(0)
+    prompts = [draw.integers(3, 40_000, draw.integers(30, 200)).tolist() for _ in range(320)]
+    return {"target": options.target, "load_format": "dummy"}, prompts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompts", nargs="*", type=Path)
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--calibration")
+    parser.add_argument("--drafter", default=DEFAULT_DRAFTER)
+    parser.add_argument("--target", default="qwen3-4b", help="shape of --impose")
+    parser.add_argument("--impose", type=Path, metavar="TRACES", help="traces.parquet whose acceptance is imposed")
+    parser.add_argument("--concurrency", default="1,16,64,256")
+    parser.add_argument("--temperatures", default="0,1")
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.impose is None:
+        measure(options, *built_in(options))
+    else:
+        with imposed(RecordedRounds.read(options.impose, torch.device("cuda"))):
+            measure(options, *made_up(options))
+
+
+def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[list[int]]) -> None:
+    """All cells, printed size by size."""
     policies = options.policies.split(",")
     sizes = [int(size) for size in options.concurrency.split(",")]
     temperatures = [float(temperature) for temperature in options.temperatures.split(",")]
@@ -94,12 +126,11 @@ def main() -> None:
             settings: dict[str, Any] = {"profile": options.profile, "calibration": options.calibration}
             engines[policy] = Engine(
                 EngineConfig(
-                    target=str(target),
-                    drafter=str(drafter),
                     policy=policy,
                     concurrency=size,
                     max_context=LONGEST,
                     kv_cache_tokens=size * (LONGEST + 32),
+                    **config,
                     **(settings if policy in ("causal", "async") else {}),
                 )
             )
