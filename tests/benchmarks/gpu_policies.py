@@ -4,10 +4,11 @@
         [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--seconds 1.2] [--json FILE]
     python tests/benchmarks/gpu_policies.py --target qwen3-4b --impose traces.parquet --profile profile.json …
 
-Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored. What counts
-lies between two completions, the first of them `--seconds` / 2 after the start. Policies of one concurrency take
-turns, so that a drift of the machine falls on all of them. A cell is the mean of its repeats, with half
-the distance between the lowest and the highest. The draft of `fixed:1` is that of a whole block but for the Markov
+Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored; the first
+ones are cut at other lengths each, so that requests come and go evenly from the start. What counts lies between two
+completions, about `--seconds` apart, once every graph has run. Policies of one concurrency take turns, so that a drift
+of the machine falls on all of them. A cell is the mean of its repeats, with half the distance between the lowest and
+the highest. The draft of `fixed:1` is that of a whole block but for the Markov
 steps: a head for one token alone would be cheaper.
 
 `--impose` gives the target and a drafter random weights, prompts of random tokens, and the acceptance of recorded
@@ -40,35 +41,55 @@ from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
 from dspark.engine.models.resolve import resolve_drafter, resolve_target
+from dspark.engine.round_meter import RoundMetrics
 
 POLICIES = ("none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal", "async")
 NEW_TOKENS, LONGEST = 256, 1024
+_SETTLING_S = 0.3
 Cell = tuple[int, float, str]  # concurrency, temperature, policy
 
 
-def tokens_per_s(engine: Engine, prompts: list[list[int]], temperature: float, seconds: float, seed: int) -> float:
-    """Of a window between two completions."""
+def tokens_per_s(
+    engine: Engine, prompts: list[list[int]], temperature: float, seconds: float, seed: int, rounds: list[RoundMetrics]
+) -> float:
+    """Of a window between two completions. `rounds` receives those of an engine that plans."""
 
     def rows() -> Iterator[Request]:
         for index in itertools.count():
-            sampling = SamplingParams(
-                temperature=temperature, max_tokens=NEW_TOKENS, ignore_eos=True, seed=seed + index
-            )
+            # The first ones spread their ends over a request's life.
+            length = min(1 + NEW_TOKENS * (1 + index) // engine.concurrency, NEW_TOKENS)
+            sampling = SamplingParams(temperature=temperature, max_tokens=length, ignore_eos=True, seed=seed + index)
             yield Request(index, prompts[index % len(prompts)], sampling)
 
+    engine.round_listener = None if engine.planner is None else rounds.append
     running = engine.generate(rows())
     started = time.perf_counter()
     points = []
     for completion in running:
         assert completion.error is None, completion.error
         now = time.perf_counter() - started
-        if now > seconds / 2:
+        if now > _SETTLING_S:
             points.append((now, engine.stats.emitted))
-        if now > 1.5 * seconds and len(points) > 1:
+        if now > _SETTLING_S + seconds and len(points) > 1:
             break
     running.close()
     (first_s, first), (last_s, last) = points[0], points[-1]
     return (last - first) / (last_s - first_s)
+
+
+def by_bucket(rounds: list[RoundMetrics]) -> list[dict[str, float]]:
+    """How rounds that were planned turned out: means over those of a bucket, milliseconds and tokens."""
+    found: dict[int, list[RoundMetrics]] = defaultdict(list)
+    for metrics in rounds:
+        if metrics.predicted_s is not None and metrics.measured_s is not None:
+            found[metrics.bucket].append(metrics)
+    names = ("requests", "batch_tokens", "expected_tokens", "emitted", "predicted_s", "measured_s")
+    steps = ("predicted_step_s", "measured_step_s")
+    return [
+        {"bucket": bucket, "rounds": len(some)}
+        | {name: statistics.mean(getattr(metrics, name) for metrics in some) for name in (*names, *steps)}
+        for bucket, some in sorted(found.items())
+    ]
 
 
 def built_in(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]]]:
@@ -120,6 +141,7 @@ def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[l
     sizes = [int(size) for size in options.concurrency.split(",")]
     temperatures = [float(temperature) for temperature in options.temperatures.split(",")]
     cells: dict[Cell, list[float]] = defaultdict(list)
+    planned: dict[Cell, list[RoundMetrics]] = defaultdict(list)
     for size in sizes:
         engines = {}
         for policy in policies:
@@ -134,10 +156,14 @@ def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[l
                     **(settings if policy in ("causal", "async") else {}),
                 )
             )
+        for temperature, engine in itertools.product(temperatures, engines.values()):
+            tokens_per_s(engine, prompts, temperature, _SETTLING_S, seed=-1, rounds=[])
         for repeat, temperature in itertools.product(range(options.repeats), temperatures):
             for policy, engine in engines.items():
-                speed = tokens_per_s(engine, prompts, temperature, options.seconds, seed=100_000 * repeat)
-                cells[size, temperature, policy].append(speed)
+                cell = (size, temperature, policy)
+                seed = 100_000 * repeat
+                speed = tokens_per_s(engine, prompts, temperature, options.seconds, seed, planned[cell])
+                cells[cell].append(speed)
         engines.clear()
         gc.collect()
         torch.cuda.empty_cache()
@@ -146,9 +172,10 @@ def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[l
             # Size by size: a run that is cut leaves what it has.
             rows = [
                 {"concurrency": c, "temperature": t, "policy": p, "tokens_per_s": speeds}
+                | ({"planned": by_bucket(planned[c, t, p])} if planned[c, t, p] else {})
                 for (c, t, p), speeds in cells.items()
             ]
-            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+            options.json.write_text(json.dumps(rows) + "\n")
 
 
 def table_of(cells: dict[Cell, list[float]], policies: list[str], temperatures: list[float]) -> Table:
