@@ -129,6 +129,8 @@ class Engine:
         self.observer: RoundObserver | None = None
         # Told of every round's plan and measured time; None: nobody is.
         self.round_listener: RoundListener | None = None
+        # Else, of rounds that are graphs, a sample is timed.
+        self.times_every_round = False
         self._decoding = False
 
     @property

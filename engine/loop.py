@@ -43,7 +43,8 @@ class DecodeLoop:
         self._ledger = Ledger(engine, self.slots, self.pool)
         self._admission = Admission(engine, requests, slots=self.slots, pool=self.pool, ledger=self._ledger)
         self._scheduler = make_scheduler(engine, self.slots)
-        self._meter = RoundMeter(engine.planner, engine.round_listener)
+        every = engine.times_every_round or engine.graphs is None
+        self._meter = RoundMeter(engine.planner, engine.round_listener, every=every)
         self._runner = (
             EagerRunner(engine, self.slots, self.pool)
             if engine.graphs is None
@@ -91,8 +92,7 @@ class DecodeLoop:
         rows = running[slots.most_left(running) > 0]
         if not rows.size:
             return False
-        # Whatever a first round does for the first time says nothing of the others.
-        runner.begin_round(timed=self._meter.needs_times and self._launched_rounds > 0)
+        runner.begin_round(timed=self._meter.times(self._launched_rounds))
         order, draft = self._scheduler.order(rows), None
         if order.steps:
             slots.generation[rows] += 1

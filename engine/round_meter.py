@@ -33,7 +33,8 @@ class LandedRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """One round, as planned and as it was. None: there was no plan, or no measurement.
+    """One round, as planned and as it was. None: there was no plan, or no measurement; on a GPU a sample of the rounds
+    is measured, unless the engine `times_every_round`.
 
     A plan's time holds the drafting of the block that the next round begins with, a measured one that of its own. The
     measured step holds the time that the device had waited since the round before.
@@ -53,26 +54,38 @@ class RoundMetrics:
 
 RoundListener = Callable[[RoundMetrics], None]
 
+# Marks keep the device from running one graph straight into the next, which rounds of a small model feel. Behind the
+# first rounds a few of each period are enough.
+_FIRST_ROUNDS, _PERIOD, _TIMED_OF_PERIOD = 64, 16, 3
+
 
 class RoundMeter:
-    """Follows rounds as they land, in order."""
+    """Follows rounds as they land, in order.
 
-    def __init__(self, planner: RoundPlanner | None, listener: RoundListener | None) -> None:
+    Args:
+        every: time every round, not a sample of them.
+    """
+
+    def __init__(self, planner: RoundPlanner | None, listener: RoundListener | None, *, every: bool) -> None:
         self._planner = planner
         self._listener = listener
+        self._every = every
         self._last_marks: RoundMarks | None = None
         self._last_plan: RoundPlan | None = None
 
-    @property
-    def needs_times(self) -> bool:
-        """Is anybody interested."""
-        return self._planner is not None or self._listener is not None
+    def times(self, index: int) -> bool:
+        """Is round `index` of the run to be timed?"""
+        if index == 0 or (self._planner is None and self._listener is None):
+            # Whatever a first round does for the first time says nothing of the others.
+            return False
+        return self._every or index < _FIRST_ROUNDS or index % _PERIOD < _TIMED_OF_PERIOD
 
     def landed(self, flight: Flight, landed: LandedRound) -> None:
         """A round's result was taken in, so the device has passed its marks."""
         plan, marks = flight.order.plan, flight.marks
         parts = None
-        if marks is not None:
+        # The first round timed of a period does not know how long the device had waited before it.
+        if marks is not None and (self._every or self._last_marks is not None or not flight.follows_a_round):
             parts = marks.parts()
             # Between rounds the device waited for the host: that is time which a larger batch does not cost.
             if self._last_marks is not None and flight.follows_a_round:

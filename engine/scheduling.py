@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dspark.engine.proposals import DraftOutput
 
 
+# Requests up to which a plan is kept for so many further rounds: the host's work on one is a good part of such rounds.
+_KEPT = ((4, 7), (16, 3), (64, 1))
+
+
 class RoundScheduler(Protocol):
     """Orders rounds, one after the other."""
 
@@ -95,6 +99,9 @@ class PlannedScheduler:
 
     `async`: the budget rests on the block before, whose confidence came back while that round ran, and the device
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
+
+    Rounds of few requests are short, and what a plan rests on then changes slowly: `async` keeps a plan for some
+    rounds, as long as the number of requests stays and drafting was not just taken up or given up.
     """
 
     def __init__(self, slots: SlotTable, planner: RoundPlanner, policy: Planned, *, temperatures: np.ndarray) -> None:
@@ -102,38 +109,61 @@ class PlannedScheduler:
         self._planner = planner
         self._causal = policy.causal
         self._temperatures = temperatures  # [G]
-        self._next_steps: int | None = None
+        self._plan: RoundPlan | None = None  # the newest
+        self._rounds_kept = 0  # that it is yet to be kept for
         # Slots whose newest block's confidence is on its way (None: they had no block).
         self._awaited: tuple[np.ndarray, Download | None] | None = None
+        self._reads_block = False  # is the confidence of the block at hand wanted
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
-        planned = self._planner.first_steps if self._next_steps is None else self._next_steps
+        planned = self._planner.first_steps if self._plan is None else self._plan.next_steps
         steps, caps = useful_steps(self._slots, rows, planned)
-        history = self._slots.history
-        self._process()
-        history.schedule(rows, drafted=steps > 0)
         if self._causal:
-            if steps > 0:
-                return RoundOrder(steps, caps)
-            history.process(rows, None)
-            return RoundOrder(0, caps, plan=self._plan(rows, np.zeros((len(rows), 0), dtype=np.int32), caps))
-        if steps == 0:
-            self._awaited = rows, None
-        view = history.before(rows)
-        plan = self._plan(rows, view.hazards, caps, known=view.known)
+            return self._causal_order(rows, steps, caps)
+        plan = self._kept_plan(rows, steps, caps)
+        # The next plan rests on the block before it. A block of the round that is planned must be older than it.
+        self._reads_block = plan is None or self._rounds_kept == 0
+        if self._reads_block:
+            self._process()
+            self._slots.history.schedule(rows, drafted=steps > 0)
+            if steps == 0:
+                self._awaited = rows, None
+        if plan is None:
+            view = self._slots.history.before(rows)
+            plan = self._new_plan(rows, view.hazards, caps, known=view.known)
         return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
-        confidence = Download(draft.confidence_logits)
         if not self._causal:
-            self._awaited = rows, confidence
+            if self._reads_block:
+                self._awaited = rows, Download(draft.confidence_logits)
             return order
-        found = hazards(confidence.wait(), self._temperatures)
+        found = hazards(Download(draft.confidence_logits).wait(), self._temperatures)
         self._slots.history.process(rows, found)
-        plan = self._plan(rows, found, order.lengths)
+        plan = self._new_plan(rows, found, order.lengths)
         return RoundOrder(order.steps, allocate(found, order.lengths, budget=plan.budget), plan=plan)
+
+    def _causal_order(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
+        self._slots.history.schedule(rows, drafted=steps > 0)
+        if steps > 0:
+            return RoundOrder(steps, caps)
+        self._slots.history.process(rows, None)
+        return RoundOrder(0, caps, plan=self._new_plan(rows, np.zeros((len(rows), 0), dtype=np.int32), caps))
+
+    def _kept_plan(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundPlan | None:
+        """The newest plan if it goes for this round too, in which slots `rows` [R] draft `steps` tokens each."""
+        plan = self._plan
+        if plan is None or self._rounds_kept == 0:
+            return None
+        load = plan.load
+        if len(rows) != load.num_requests or bool(self._slots.temperature[rows].any()) != load.sampled:
+            return None
+        if steps != plan.next_steps or int(caps.sum()) < plan.budget:
+            return None
+        self._rounds_kept -= 1
+        return plan
 
     def _process(self) -> None:
         """Take in the confidence of the round before, of those requests that are still there."""
@@ -146,9 +176,16 @@ class PlannedScheduler:
         found = None if confidence is None else hazards(confidence.wait()[there], self._temperatures)
         history.process(rows[there], found)
 
-    def _plan(
+    def _new_plan(
         self, rows: np.ndarray, known_hazards: np.ndarray, caps: np.ndarray, *, known: np.ndarray | None = None
     ) -> RoundPlan:
         plan = self._planner.plan(known_hazards, caps, round_load(self._slots, rows), known=known)
-        self._next_steps = plan.next_steps
+        was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
+        self._rounds_kept = _rounds_to_keep(len(rows)) if was_steady and not self._causal else 0
+        self._plan = plan
         return plan
+
+
+def _rounds_to_keep(num_requests: int) -> int:
+    """Further rounds that a plan for so many requests may go for."""
+    return next((rounds for most, rounds in _KEPT if num_requests <= most), 0)

@@ -79,6 +79,7 @@ class ClusterEngine:
         self.observer: RoundObserver | None = None
         # Told of nothing: rounds run elsewhere.
         self.round_listener: RoundListener | None = None
+        self.times_every_round = False
         self._fingerprint = facts.fingerprint
         self._manifest = facts.manifest
         self._num_blocks = 0

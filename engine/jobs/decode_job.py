@@ -36,6 +36,7 @@ class DecodeEngine(MeteredEngine, Protocol):
 
     observer: RoundObserver | None
     round_listener: RoundListener | None
+    times_every_round: bool
 
     @property
     def gamma(self) -> int:
@@ -204,11 +205,11 @@ def _listening(engine: DecodeEngine, summary: DecodeSummary, file: RoundFile | N
             for take in takers:
                 take(round)
 
-        engine.round_listener = told
+        engine.round_listener, engine.times_every_round = told, file is not None
         try:
             yield
         finally:
-            engine.round_listener = None
+            engine.round_listener, engine.times_every_round = None, False
 
 
 def _row_traces(engine: DecodeEngine, file: TraceFile, input: InputFile) -> RowTraces:

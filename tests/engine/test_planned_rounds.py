@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
 from dspark.engine.scheduler.policies import Planned
+from dspark.engine.scheduling import PlannedScheduler
 
 __all__ = ["graph_device"]
 
@@ -109,26 +111,46 @@ def test_a_drafter_that_costs_too_much_is_left_alone(causal: bool, depth: int) -
 
 
 @DEPTHS
-def test_a_batch_never_exceeds_its_budget(depth: int) -> None:
+def test_a_batch_never_exceeds_its_budget(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = planned_engine(causal=False, depth=depth)
-    budgets, sizes = [], []
-    planner, target_step = engine.planner, engine.target_step
-
-    def watched_plan(*args: Any, **kwargs: Any) -> Any:
-        plan = own_plan(*args, **kwargs)
-        budgets.append(plan.num_tokens)
-        return plan
+    orders, sizes = watched_orders(monkeypatch), []
+    target_step = engine.target_step
 
     def watched_step(batch: Any, *, logit_rows: Any = None, logits_out: Any = None) -> Any:
         if logit_rows is None:
             sizes.append(len(batch.token_ids))
         return target_step(batch, logit_rows=logit_rows, logits_out=logits_out)
 
-    assert planner is not None
-    own_plan = planner.plan
-    planner.plan = watched_plan  # type: ignore[method-assign]
     engine.target_step = watched_step  # type: ignore[method-assign]
     asked = requests(ignore_eos=True)
     assert texts(engine.generate(asked)) == reference("dspark_rnn")
+    budgets = [order.plan.num_tokens for order in orders]
     assert len(budgets) == len(sizes)
     assert (np.array(sizes) <= np.array(budgets)).all() and np.mean(np.array(sizes) == np.array(budgets)) > 0.7
+
+
+@DEPTHS
+def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = planned_engine(causal=False, depth=depth)
+    orders = watched_orders(monkeypatch)
+    assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
+    for order in orders:
+        # As many as it was made for, and no more to verify than they may have.
+        assert order.plan.load.num_requests == len(order.lengths)
+        assert order.plan.budget <= order.lengths.sum()
+    runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
+    assert 2 <= max(runs) <= 8
+    assert len(runs) < 0.7 * len(orders)
+
+
+def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Orders of a planned scheduler, as they are given."""
+    orders: list[Any] = []
+    own = PlannedScheduler.order
+
+    def order(scheduler: PlannedScheduler, rows: np.ndarray) -> Any:
+        orders.append(own(scheduler, rows))
+        return orders[-1]
+
+    monkeypatch.setattr(PlannedScheduler, "order", order)
+    return orders
