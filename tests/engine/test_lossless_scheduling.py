@@ -76,6 +76,31 @@ def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bo
     assert np.std(budgets) > 0.1 and 0.2 < counts.accepted / counts.observed < 0.95
 
 
+def test_plans_that_few_requests_keep_for_some_rounds(pair: ToyPair, truth: list[list[np.ndarray]]) -> None:
+    requests = 12
+    buckets = tuple(range(requests, requests * (1 + GAMMA) + 1, 3))
+    curve = step_curve(buckets, tuple(0.01 + 3e-4 * (b - requests) for b in buckets), gamma=GAMMA, draft_s=1e-4)
+    engine = make_engine(
+        pair,
+        policy=Planned(causal=False),
+        planner=RoundPlanner(RoundClock(curve, adapt=False), gamma=GAMMA),
+        concurrency=requests,
+        kv_cache_tokens=requests * 14,
+        pipeline_depth=1,
+    )
+    plans = 0
+    own = engine.planner.plan
+
+    def counted(*args: Any, **kwargs: Any) -> RoundPlan:
+        nonlocal plans
+        plans += 1
+        return own(*args, **kwargs)
+
+    engine.planner.plan = counted
+    assert_fits(decode(engine, COUNT // 4), truth)
+    assert engine.stats.preemptions > 0 and plans < 0.8 * engine.stats.rounds
+
+
 class OneByOne(ReadsBlockBefore):
     """`async` for each request alone, as if it were the whole batch: the budget rests on its own older block."""
 
