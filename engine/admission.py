@@ -42,7 +42,9 @@ class Admission:
         Wherever the rounds in flight leave its anchor: with one in flight these are two rounds' worth.
         """
         running = self._slots.of_status(RUNNING)
-        running = running[self._slots.most_left(running) > 0]
+        goes_on = self._slots.most_left(running) > 0
+        if not goes_on.all():
+            running = running[goes_on]
         return running, self._pool.missing(running, self._slots.most_start(running) + 1 + self._engine.gamma)
 
     def preempt_for_pages(self) -> bool:
@@ -67,7 +69,7 @@ class Admission:
     def fill_slots(self) -> None:
         """Pull requests from the source into free slots; what can never run completes as an error."""
         self._has_more = self.is_open
-        for slot in np.flatnonzero(self._slots.status == FREE).tolist():
+        for slot in sorted(self._slots.of_status(FREE).tolist()):
             while self._has_more:
                 request = next(self._source, _EXHAUSTED)
                 if request is _EXHAUSTED or request is NOT_YET:
@@ -102,14 +104,16 @@ class Admission:
                 # The first token becomes the anchor, behind the context that was there already.
                 slots.launch(first, 0)
                 launched.append(Prefill(first, slots.serial[first], result))
-        slots.status[admitted] = RUNNING
+        slots.set_status(admitted, RUNNING)
         return launched
 
     def _admit(self) -> np.ndarray:
         """Waiting slots [n] that there are pages for, given to them."""
         admitted: list[int] = []
-        running = int((self._slots.status == RUNNING).sum())
+        running = len(self._slots.of_status(RUNNING))
         waiting = self._slots.of_status(WAITING)
+        if not waiting.size:
+            return waiting
         # Company is worth waiting for, unless none will come or the device would have nothing else to do.
         if running and self._has_more and len(waiting) < self._engine.prefill_requests:
             return np.zeros(0, dtype=np.int64)

@@ -63,18 +63,19 @@ class Ledger:
         """
         result = flight.result.wait()
         slots, stats, launched = self._slots, self._engine.stats, len(flight.rows)
-        batch_tokens = int((result[:, ResultField.LENGTH] + 1).sum())
-        there = (slots.serial[flight.rows] == flight.serials) & (slots.status[flight.rows] == RUNNING)
-        rows, most_ahead = flight.rows, flight.most_ahead
-        wasted_tokens = int((result[~there, ResultField.LENGTH] + 1).sum())
-        stats.wasted_tokens += wasted_tokens
-        if not there.all():
-            rows, most_ahead, result = rows[there], most_ahead[there], result[there]
+        rows, most_ahead, drafted = flight.rows, flight.most_ahead, flight.order.drafted
+        batch_tokens = int(result[:, ResultField.LENGTH].sum()) + launched
+        wasted_tokens = 0
+        if rows is not slots.of_status(RUNNING):
+            there = (slots.serial[rows] == flight.serials) & (slots.status[rows] == RUNNING)
+            wasted_tokens = int((result[~there, ResultField.LENGTH] + 1).sum())
+            stats.wasted_tokens += wasted_tokens
+            rows, most_ahead, drafted, result = rows[there], most_ahead[there], drafted[there], result[there]
         self._check(result)
         slots.land(rows, most_ahead)
         tokens_left = slots.limit[rows] - slots.emitted[rows]
         # A request that takes one more token has no use for its draft, whoever else makes the block worth drafting.
-        drafted = np.where(tokens_left > 1, flight.order.drafted[there], 0)
+        drafted = np.where(tokens_left > 1, drafted, 0)
         self._append(rows, slots.context_len[rows] + 1, result)
         lengths, accepted, emitted = (
             result[:, field] for field in (ResultField.LENGTH, ResultField.ACCEPTED, ResultField.EMITTED)

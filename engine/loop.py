@@ -73,8 +73,10 @@ class DecodeLoop:
     def _reserve_pages(self) -> bool:
         """Reserve pages for the anchor and a block of every running request; was one preempted for that?"""
         running, missing = self._admission.missing_pages()
-        if int(missing.sum()) <= self.pool.num_free:
-            self.pool.grow(running, missing)
+        total = int(missing.sum())
+        if total <= self.pool.num_free:
+            if total:
+                self.pool.grow(running, missing)
             return False
         # Only what is known to be committed may decide who has to go.
         self._land(0)
@@ -89,7 +91,9 @@ class DecodeLoop:
         """Draft, schedule, verify and commit for all requests that may still need it; are there any?"""
         slots, runner = self.slots, self._runner
         running = slots.of_status(RUNNING)
-        rows = running[slots.most_left(running) > 0]
+        wanting = slots.most_left(running) > 0
+        # Usually all: the same array then tells others that these are the same requests.
+        rows = running if wanting.all() else running[wanting]
         if not rows.size:
             return False
         runner.begin_round(timed=self._meter.times(self._launched_rounds))

@@ -19,6 +19,12 @@ class Sampling(Enum):
     @classmethod
     def of(cls, slots: SlotTable, rows: np.ndarray) -> Sampling:
         """The one of slots `rows` [R]; truncation of a greedy row changes nothing."""
+        if slots.sampling is None or slots.sampling[0] is not rows:
+            slots.sampling = rows, cls._of(slots, rows)
+        return slots.sampling[1]
+
+    @classmethod
+    def _of(cls, slots: SlotTable, rows: np.ndarray) -> Sampling:
         warm = slots.temperature[rows] > 0
         if not warm.any():
             return cls.GREEDY

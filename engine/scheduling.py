@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Requests up to which a plan is kept for so many further rounds: the host's work on one is a good part of such rounds.
-_KEPT = ((4, 7), (16, 3), (64, 1))
+_KEPT = ((4, 15), (16, 5), (64, 1))
 
 
 class RoundScheduler(Protocol):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dspark.engine.requests import Request
 from dspark.engine.scheduler.history import SurvivalHistory
+
+if TYPE_CHECKING:
+    from dspark.engine.sampling import Sampling
 
 FREE, WAITING, RUNNING = 0, 1, 2
 
@@ -18,6 +22,8 @@ class SlotTable:
     A slot is FREE, WAITING (its context must be computed: a new request, or one that lost its pages) or RUNNING. Text
     position `context_len` holds the anchor: the newest token, whose key and value are not yet in the cache; every
     position below it is committed and cached while the slot is RUNNING.
+
+    `status` is written by `set_status` alone.
 
     The device may be ahead: of the rounds in flight, whose results are still to come, only bounds are known.
     """
@@ -43,11 +49,24 @@ class SlotTable:
         self.history = SurvivalHistory(num_slots, gamma)
         self._max_context = max_context
         self._arrivals = 0
+        # Of the rows asked about last, an array that `of_status` gave: how they are sampled.
+        self.sampling: tuple[np.ndarray, Sampling] | None = None
+        # By status; requests change theirs in few rounds.
+        self._of_status: dict[int, np.ndarray] = {}
 
     def of_status(self, status: int) -> np.ndarray:
-        """Slots in `status`, in the order their requests arrived."""
-        slots = np.flatnonzero(self.status == status)
-        return slots[np.argsort(self.serial[slots], kind="stable")]
+        """Slots in `status`, in the order their requests arrived: the same array until some slot's status changes."""
+        found = self._of_status.get(status)
+        if found is None:
+            slots = np.flatnonzero(self.status == status)
+            found = slots[np.argsort(self.serial[slots], kind="stable")]
+            self._of_status[status] = found
+        return found
+
+    def set_status(self, slots: np.ndarray | int, status: int) -> None:
+        """Put slots into `status`."""
+        self.status[slots] = status
+        self._of_status.clear()
 
     def arrive(self, slot: int, request: Request, *, seed: int) -> None:
         """Put a new request into a FREE slot; it waits for its prefill."""
@@ -70,18 +89,18 @@ class SlotTable:
         self._forget(slot)
         self.serial[slot] = self._arrivals
         self._arrivals += 1
-        self.status[slot] = WAITING
+        self.set_status(slot, WAITING)
 
     def preempt(self, slot: int) -> None:
         """Make a RUNNING request wait for its context again; its text, anchor and counts stay, its history does not."""
-        self.status[slot] = WAITING
+        self.set_status(slot, WAITING)
         self._forget(slot)
 
     def leave(self, slot: int) -> None:
         """Free the slot."""
         self._forget(slot)
         self.requests[slot] = None
-        self.status[slot] = FREE
+        self.set_status(slot, FREE)
 
     def most_start(self, rows: np.ndarray) -> np.ndarray:
         """Text position [R] that the anchors of slots `rows` [R] do not pass, whatever the rounds in flight give."""

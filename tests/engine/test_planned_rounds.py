@@ -124,8 +124,9 @@ def test_a_batch_never_exceeds_its_budget(depth: int, monkeypatch: pytest.Monkey
     engine.target_step = watched_step  # type: ignore[method-assign]
     asked = requests(ignore_eos=True)
     assert texts(engine.generate(asked)) == reference("dspark_rnn")
-    budgets = [order.plan.num_tokens for order in orders]
-    assert len(budgets) == len(sizes)
+    # Nothing runs in a last round whose requests turn out to have finished.
+    assert len(sizes) in (len(orders), len(orders) - 1)
+    budgets = [order.plan.num_tokens for order in orders[: len(sizes)]]
     assert (np.array(sizes) <= np.array(budgets)).all() and np.mean(np.array(sizes) == np.array(budgets)) > 0.7
 
 
@@ -139,7 +140,7 @@ def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeyp
         assert order.plan.load.num_requests == len(order.lengths)
         assert order.plan.budget <= order.lengths.sum()
     runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
-    assert 2 <= max(runs) <= 8
+    assert 2 <= max(runs) <= 16
     assert len(runs) < 0.7 * len(orders)
 
 
