@@ -116,11 +116,11 @@ class _WatchedGraphs:
         """Graphs captured so far."""
         return self._graphs.num_captured
 
-    def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
+    def replay(self, num_requests: int, context: int, *, sampled: bool, steps: int | None = None) -> DraftOutput:
         """A draft block."""
         drafts = self._drafts
         assert drafts is not None
-        self.block = timed(lambda: drafts.replay(num_requests, context, sampled=sampled), self._device)
+        self.block = timed(lambda: drafts.replay(num_requests, context, sampled=sampled, steps=steps), self._device)
         self.draft_bucket = drafts.buckets.bucket_for(num_requests)
         return self.block.result
 
@@ -144,9 +144,9 @@ class _WatchedVerification:
         self._graphs = graphs.verification
         self._device = device
 
-    def replay(self, num_requests: int, sampling: Sampling) -> None:
+    def replay(self, num_requests: int, sampling: Sampling, *, steps: int | None = None) -> None:
         def run() -> int:
-            self._graphs.replay(num_requests, sampling)
+            self._graphs.replay(num_requests, sampling, steps=steps)
             return self.buckets.bucket_for(num_requests)
 
         self.last = timed(run, self._device)
