@@ -34,7 +34,6 @@ class GraphTimer:
         self._watched = _WatchedGraphs(graphs, engine.device)
         watched = cast(DecodeGraphs, self._watched)
         self._runner = GraphRunner(engine, self._requests.slots, self._requests.pool, graphs=watched)
-        self._steps = graphs.memory.sizes.steps
         largest = graphs.target.buckets.bucket_for(max_batch_tokens)
         self.token_buckets = tuple(size for size in graphs.target.buckets.sizes if size <= largest)
         self.request_buckets = graphs.verification.buckets.sizes
@@ -42,8 +41,7 @@ class GraphTimer:
         self._device = engine.device
         memory = graphs.memory
         memory.logits.normal_(std=3, generator=self._requests.generator)
-        if self._steps:
-            assert memory.drafts is not None
+        if memory.drafts is not None:
             if memory.draft_logits is not None:
                 memory.draft_logits.normal_(std=3, generator=self._requests.generator)
             memory.drafts.random_(0, memory.sizes.vocab_size, generator=self._requests.generator)
@@ -61,14 +59,14 @@ class GraphTimer:
         return Sample(step.result, step.wall_s, step.device_s)
 
     @torch.inference_mode()
-    def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
+    def measure_draft(self, num_requests: int, *, context_tokens: int, steps: int, sampled: bool) -> Sample:
         """The replay of a block's graph, and the round's way to the device; or the host's way to a block."""
-        rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
+        rows = self._requests.occupy(num_requests, context_tokens, sampled=sampled)
         self._runner.place(rows)
         # The first one brings new block tables along, as hardly a round of a decode does.
         for _ in range(2):
             self._runner.begin_round(timed=False)
-            whole = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, self._steps)), self._device)
+            whole = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, steps)), self._device)
         block = self._watched.block
         if block is None:
             # The device waits for the host, so that the host's time is its own.
