@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dspark.engine.flights import Flight
 from dspark.engine.round_marks import RoundMarks
-from dspark.engine.scheduler.planner import RoundPlan
 
 if TYPE_CHECKING:
     from dspark.engine.scheduler.planner import RoundPlanner
@@ -71,7 +70,6 @@ class RoundMeter:
         self._listener = listener
         self._every = every
         self._last_marks: RoundMarks | None = None
-        self._last_plan: RoundPlan | None = None
 
     def times(self, index: int) -> bool:
         """Is round `index` of the run to be timed?"""
@@ -95,10 +93,9 @@ class RoundMeter:
             self._planner.observe(plan, accepted=landed.accepted_of_all)
         if self._planner is not None and plan is not None and parts is not None:
             self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
-            # A plan's draft time is that of the block which the next round begins with.
-            before = self._last_plan
-            if flight.order.steps and before is not None and before.load.num_requests == landed.requests:
-                self._planner.observe(before, draft_s=parts.draft_s)
+            if flight.order.steps:
+                # The block that this round began with, which was drafted for this round's own requests.
+                self._planner.observe_draft(plan.load, draft_s=parts.draft_s)
         if self._listener is not None:
             self._listener(
                 RoundMetrics(
@@ -114,4 +111,4 @@ class RoundMeter:
                     measured_step_s=None if parts is None else parts.target_s,
                 )
             )
-        self._last_marks, self._last_plan = marks, plan
+        self._last_marks = marks

@@ -6,14 +6,29 @@ Pure functions on arrays: no model, no device. matplotlib is imported by the fun
 from dspark.profiles.conditions import Conditions, ModelShape, check_conditions, contradictions
 from dspark.profiles.curve import SCOPES, StepCurve
 from dspark.profiles.errors import ProfileError
-from dspark.profiles.fit import PredictionError, complete, fit_staircase, prediction_error
-from dspark.profiles.measurement import DRAFT, KINDS, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED, Measurement
+from dspark.profiles.fit import PredictionError, complete, fit_alike, fit_staircase, prediction_error
+from dspark.profiles.measurement import (
+    DRAFT,
+    DRAFT_KINDS,
+    DRAFT_ONE,
+    DRAFT_SAMPLED,
+    DRAFT_SAMPLED_ONE,
+    KINDS,
+    TARGET,
+    VERIFY_GREEDY,
+    VERIFY_SAMPLED,
+    Measurement,
+)
 from dspark.profiles.profile import Profile, load_profile, profile_from_dict, profile_to_dict, save_profile
 from dspark.profiles.shipped import find_profile, shipped_profiles
 from dspark.profiles.staircase import Staircase
 
 __all__ = [
     "DRAFT",
+    "DRAFT_KINDS",
+    "DRAFT_ONE",
+    "DRAFT_SAMPLED",
+    "DRAFT_SAMPLED_ONE",
     "KINDS",
     "SCOPES",
     "TARGET",
@@ -31,6 +46,7 @@ __all__ = [
     "complete",
     "contradictions",
     "find_profile",
+    "fit_alike",
     "fit_staircase",
     "load_profile",
     "prediction_error",

@@ -8,11 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dspark.profiles.measurement import DRAFT, MOST_TOKENS, TARGET, VERIFY_SAMPLED, Measurement
+from dspark.profiles.errors import ProfileError
+from dspark.profiles.measurement import (
+    DRAFT_KINDS,
+    DRAFT_ONE,
+    DRAFT_SAMPLED,
+    DRAFT_SAMPLED_ONE,
+    MOST_TOKENS,
+    TARGET,
+    VERIFY_SAMPLED,
+    Measurement,
+)
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
 from dspark.profiles.typed_json import member, refuse
 
 SCOPES = ("target", "round")
+_NUMBERS = ("tokens_per_request", "block_width", "reference_context_tokens", "long_context_tokens")
+_REQUIRED = ("target", "verify_greedy", "verify_sampled")  # staircases
+_LATER = ("draft_one", "draft_sampled", "draft_sampled_one")
+_OPTIONAL = ("draft", *_LATER, "target_long", "draft_long")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +38,14 @@ class StepCurve:
 
     A batch whose longest request sees more than `long_context_tokens` runs other attention kernels, whose times have
     staircases of their own (None: one kind serves every length).
+
+    A draft block runs its backbone once, and head, Markov walk and confidence once a token: blocks of one token and of
+    all of them tell what those in between take. Where the former were not measured, a block takes as long as a whole
+    one, and where sampled ones were not, as long as a greedy one.
     """
 
     target: Staircase  # over packed tokens: the forward and the main-cache write
-    draft: Staircase | None  # over requests: block, Markov loop and confidence; None without a drafter
+    draft: Staircase | None  # over requests: a whole block, greedy, with Markov loop and confidence; None: no drafter
     verify_greedy: Staircase  # over requests, load packed tokens: all that verification costs beside the forward
     verify_sampled: Staircase  # the same at temperature 1
     tokens_per_request: int  # 1 + draft length, at most
@@ -36,6 +54,9 @@ class StepCurve:
     target_long: Staircase | None = None
     draft_long: Staircase | None = None
     long_context_tokens: int | None = None
+    draft_one: Staircase | None = None  # a block of which one token is drafted
+    draft_sampled: Staircase | None = None  # a whole block at temperature 1
+    draft_sampled_one: Staircase | None = None
 
     def __post_init__(self) -> None:
         if (self.draft is None) != (self.block_width == 0):
@@ -44,6 +65,12 @@ class StepCurve:
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
             raise ValueError("drafting behind long contexts has a time, but other parts have none")
+        for name in (DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE):
+            stairs = getattr(self, name)
+            if stairs is not None and (self.draft is None or not np.array_equal(stairs.buckets, self.draft.buckets)):
+                raise ValueError(f"`{name}` has other buckets than `draft`")
+        if self.draft_sampled_one is not None and self.draft_sampled is None:
+            raise ValueError("sampled blocks of one token have a time, but whole ones have none")
 
     @property
     def gamma(self) -> int:
@@ -81,13 +108,48 @@ class StepCurve:
         return stairs.time_at(num_tokens, kv_tokens, longest=longest_context)
 
     def draft_time_s(
-        self, num_requests: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
+        self,
+        num_requests: ArrayLike,
+        kv_tokens: ArrayLike | None = None,
+        *,
+        steps: int | None = None,
+        sampled: bool = False,
+        longest_context: int | None = None,
     ) -> FloatArray:
-        """Drafting a block for each of `num_requests`; `kv_tokens` includes the block's own. 0 without a drafter."""
+        """Drafting a block for each of `num_requests`; `kv_tokens` includes the block's own. 0 without a drafter.
+
+        steps: tokens drafted of each block, from 1 to γ; None = γ. sampled: as at temperature 1.
+
+        Raises:
+            ProfileError: a block has not so many tokens, or a count is outside what was profiled.
+        """
         if self.draft is None:
             return np.zeros(np.shape(num_requests))
-        stairs = self.draft_long if self.draft_long is not None and self._is_long(longest_context) else self.draft
-        return stairs.time_at(num_requests, kv_tokens, longest=longest_context)
+        if steps is not None and not 1 <= steps <= self.gamma:
+            raise ProfileError(
+                f"a block of {steps} drafted tokens has no time: the profile is of blocks of {self.gamma}",
+                f"Ask for 1 to {self.gamma}.",
+            )
+        whole = self.draft_sampled if sampled and self.draft_sampled is not None else self.draft
+        one = self.draft_sampled_one if whole is self.draft_sampled else self.draft_one
+        time_s = self._block_time_s(whole, num_requests, kv_tokens, longest_context)
+        if one is None or steps is None or steps == self.gamma:
+            return time_s
+        one_s = self._block_time_s(one, num_requests, kv_tokens, longest_context)
+        return one_s + (time_s - one_s) * ((steps - 1) / (self.gamma - 1))
+
+    def _block_time_s(
+        self, stairs: Staircase, num_requests: ArrayLike, kv_tokens: ArrayLike | None, longest_context: int | None
+    ) -> FloatArray:
+        """Times of one of the draft's staircases, behind long contexts too."""
+        assert self.draft is not None
+        time_s = stairs.time_at(num_requests, kv_tokens, longest=longest_context)
+        if self.draft_long is None or not self._is_long(longest_context):
+            return time_s
+        # What other attention kernels take more, the backbone takes more, however many tokens are drafted and how.
+        long_s = self.draft_long.time_at(num_requests, kv_tokens, longest=longest_context)
+        long_s = time_s + long_s - self.draft.time_at(num_requests, kv_tokens, longest=longest_context)
+        return np.maximum(long_s, stairs.time_at(num_requests, 0, longest=0))
 
     def _is_long(self, longest_context: int | None) -> bool:
         if longest_context is None:
@@ -108,9 +170,10 @@ class StepCurve:
         kv_tokens: ArrayLike | None = None,
         longest_context: int | None = None,
         drafts: bool = True,
+        draft_steps: int | None = None,
         sampled: bool = False,
     ) -> FloatArray:
-        """Target step, verification and, if the next block `drafts`, its drafting.
+        """Target step, verification and, if the round `drafts`, a block of `draft_steps` tokens (None: γ) a request.
 
         num_requests, kv_tokens: None = at the reference of each batch of `num_tokens`. longest_context: as for
         `step_time_s`.
@@ -123,7 +186,9 @@ class StepCurve:
             return step
         # A block sees the same context rows, and its own in place of the verified ones.
         seen = None if kv_tokens is None else np.asarray(kv_tokens) - tokens + requests * self.block_width
-        return step + self.draft_time_s(requests, seen, longest_context=longest_context)
+        return step + self.draft_time_s(
+            requests, seen, steps=draft_steps, sampled=sampled, longest_context=longest_context
+        )
 
     def steps_per_s(
         self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None, *, scope: str = "target"
@@ -138,24 +203,22 @@ class StepCurve:
         """Seconds of what `point` measured, by the bucket that it ran."""
         if point.kind == TARGET:
             return float(self.step_time_s(point.bucket, point.load, longest_context=point.longest_context))
-        if point.kind == DRAFT:
-            return float(self.draft_time_s(point.bucket, point.load, longest_context=point.longest_context))
+        if point.kind in DRAFT_KINDS:
+            return float(
+                self.draft_time_s(
+                    point.bucket,
+                    point.load,
+                    steps=1 if point.kind in (DRAFT_ONE, DRAFT_SAMPLED_ONE) else self.gamma,
+                    sampled=point.kind in (DRAFT_SAMPLED, DRAFT_SAMPLED_ONE),
+                    longest_context=point.longest_context,
+                )
+            )
         return float(self.verification_time_s(point.bucket, point.load, sampled=point.kind == VERIFY_SAMPLED))
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "tokens_per_request": self.tokens_per_request,
-            "block_width": self.block_width,
-            "reference_context_tokens": self.reference_context_tokens,
-            "target": self.target.to_dict(),
-            "draft": None if self.draft is None else self.draft.to_dict(),
-            "verify_greedy": self.verify_greedy.to_dict(),
-            "verify_sampled": self.verify_sampled.to_dict(),
-            "long_context_tokens": self.long_context_tokens,
-            "target_long": None if self.target_long is None else self.target_long.to_dict(),
-            "draft_long": None if self.draft_long is None else self.draft_long.to_dict(),
-        }
+        values = {name: getattr(self, name) for name in (*_NUMBERS, *_REQUIRED, *_OPTIONAL)}
+        return {name: value.to_dict() if isinstance(value, Staircase) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, document: Any, place: str = "curve") -> StepCurve:
@@ -165,9 +228,9 @@ class StepCurve:
             ValueError: it is no step curve.
         """
 
-        def staircase(name: str, *, required: bool = False) -> Any:
+        def staircase(name: str) -> Any:
             found = member(document, name, Any, place)
-            return None if found is None and not required else Staircase.from_dict(found, f"{place}.{name}")
+            return None if found is None and name in _OPTIONAL else Staircase.from_dict(found, f"{place}.{name}")
 
         def whole_number(name: str, at_least: int, kind: Any = int) -> Any:
             found = member(document, name, kind, place)
@@ -176,15 +239,12 @@ class StepCurve:
             return found
 
         values = {
-            "target": staircase("target", required=True),
-            "draft": staircase("draft"),
-            "verify_greedy": staircase("verify_greedy", required=True),
-            "verify_sampled": staircase("verify_sampled", required=True),
+            **{name: staircase(name) for name in _REQUIRED},
+            # Files of before there was such a staircase lack its name.
+            **{name: staircase(name) for name in _OPTIONAL if name in document or name not in _LATER},
             "tokens_per_request": whole_number("tokens_per_request", 1),
             "block_width": whole_number("block_width", 0),
             "reference_context_tokens": whole_number("reference_context_tokens", 1),
-            "target_long": staircase("target_long"),
-            "draft_long": staircase("draft_long"),
             "long_context_tokens": whole_number("long_context_tokens", 1, int | None),
         }
         try:

@@ -26,7 +26,7 @@ def best_lengths(
     """For every number of requests R that was profiled, the K of the largest Θ = R (1 + a_1 + ... + a_K) / time.
 
     mean_survival [G]: chance that the first k drafted tokens are all accepted. The time is that of R requests with
-    1 + K packed tokens each behind the reference context; with K = 0 nothing is drafted. The smallest of equals wins.
+    1 + K packed tokens each behind the reference context, who draft K tokens. The smallest of equals wins.
 
     Raises:
         ProfileError: the curve has no drafter, or its blocks have another length.
@@ -61,10 +61,9 @@ def _best_length(curve: StepCurve, survival: Sequence[float], requests: int, *, 
     if scope == "target":
         time_s = curve.step_time_s(tokens, kv_tokens)
     else:
-        with_drafts = curve.round_time_s(tokens, num_requests=requests, kv_tokens=kv_tokens, sampled=sampled)
-        without = curve.round_time_s(
-            tokens[:1], num_requests=requests, kv_tokens=kv_tokens[:1], sampled=sampled, drafts=False
-        )
-        time_s = np.concatenate([without, with_drafts[1:]])
+        step_s = curve.round_time_s(tokens, num_requests=requests, kv_tokens=kv_tokens, sampled=sampled, drafts=False)
+        seen = requests * (curve.reference_context_tokens + curve.block_width)
+        draft_s = [float(curve.draft_time_s(requests, seen, steps=k, sampled=sampled)) for k in range(1, most + 1)]
+        time_s = step_s + np.array([0.0, *draft_s])
     # argmax takes the first of equals.
     return int(np.argmax(emitted / time_s))

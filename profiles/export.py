@@ -38,7 +38,8 @@ def tensorrt_llm_cost_table(curve: StepCurve, *, scope: str = "round", sampled: 
     batch_sizes, overhead_s = np.empty(0, dtype=np.int64), np.empty(0)
     if scope == "round":
         requests = np.arange(1, curve.max_requests + 1)
-        round_overhead_s = curve.draft_time_s(requests) + curve.verification_time_s(requests, sampled=sampled)
+        draft_s = curve.draft_time_s(requests, sampled=sampled)
+        round_overhead_s = draft_s + curve.verification_time_s(requests, sampled=sampled)
         batch_sizes, overhead_s = _shelf_ends(round_overhead_s)
     return {
         "token_counts": token_counts.tolist(),

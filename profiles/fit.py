@@ -11,7 +11,7 @@ import numpy as np
 
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.measurement import Measurement
-from dspark.profiles.staircase import FloatArray, Staircase
+from dspark.profiles.staircase import FloatArray, IntArray, Staircase
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +52,36 @@ def fit_staircase(
     slopes = [fit[1:] for fit in fits if fit is not None]
     shared = np.median(slopes, axis=0) if slopes else np.zeros(2)
     filled = [_fit_of_slopes(x, t, shared) if f is None else f for x, t, f in zip(sizes, medians, fits, strict=True)]
-    constant, load_s, longest_s = np.array(filled).T
     load = np.array([reference_load(bucket) for bucket in buckets], dtype=np.int64)
     longest = np.array([reference_longest(b) if reference_longest is not None else 0 for b in buckets], dtype=np.int64)
-    time_s = constant + load_s * load + longest_s * longest
-    spread = np.array([_spread(group) for group in groups])  # [B, 2]
+    times = _times(np.array(filled), load, longest, groups)
     return Staircase(
         unit=unit,
         load_unit=load_unit,
         buckets=np.array(buckets, dtype=np.int64),
-        time_s=time_s,
-        p20_s=time_s * spread[:, 0],
-        p80_s=time_s * spread[:, 1],
         reference_load=load,
-        load_s=load_s,
         reference_longest=longest,
-        longest_s=longest_s,
+        **times,
     )
+
+
+def fit_alike(measurements: Sequence[Measurement], like: Staircase) -> Staircase:
+    """Fit points of what grows with a batch's load as `like` does, and takes another constant time in each bucket.
+
+    One point a bucket is enough.
+
+    Raises:
+        ProfileError: a bucket of `like` has no point.
+    """
+    groups = [[m for m in measurements if m.bucket == bucket] for bucket in like.buckets]
+    if not all(groups):
+        raise ProfileError("a staircase cannot be fitted without a measured point in every bucket")
+    slopes = np.stack([like.load_s, like.longest_s], axis=1)  # [B, 2]
+    fits = [
+        _fit_of_slopes(_sizes(group, with_longest=True), np.array([m.median_s for m in group]), slopes[i])
+        for i, group in enumerate(groups)
+    ]
+    return replace(like, **_times(np.array(fits), like.reference_load, like.reference_longest, groups))
 
 
 def complete(staircase: Staircase, other: Staircase) -> Staircase:
@@ -125,6 +138,22 @@ def _fit_of_slopes(sizes: FloatArray, time_s: FloatArray, slopes: FloatArray) ->
     constant = float(np.median(time_s - sizes @ slopes))
     # Slopes from other buckets that leave nothing for this one's own work do not belong to it.
     return np.array([constant, *slopes]) if constant > 0 else np.array([np.median(time_s), 0.0, 0.0])
+
+
+def _times(
+    fits: FloatArray, load: IntArray, longest: IntArray, groups: Sequence[Sequence[Measurement]]
+) -> dict[str, Any]:
+    """fits [B, 3] of the buckets' points -> the times of a staircase whose references are load [B] and longest [B]."""
+    constant, load_s, longest_s = fits.T
+    time_s = constant + load_s * load + longest_s * longest
+    spread = np.array([_spread(group) for group in groups])  # [B, 2]
+    return {
+        "time_s": time_s,
+        "p20_s": time_s * spread[:, 0],
+        "p80_s": time_s * spread[:, 1],
+        "load_s": load_s,
+        "longest_s": longest_s,
+    }
 
 
 def _spread(group: Sequence[Measurement]) -> tuple[float, float]:

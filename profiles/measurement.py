@@ -9,8 +9,11 @@ import numpy as np
 
 from dspark.profiles.typed_json import typed
 
-TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "draft", "verify_greedy", "verify_sampled"
-KINDS = (TARGET, DRAFT, VERIFY_GREEDY, VERIFY_SAMPLED)
+TARGET, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "verify_greedy", "verify_sampled"
+# Blocks of all their tokens, or of one.
+DRAFT, DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE = "draft", "draft_one", "draft_sampled", "draft_sampled_one"
+DRAFT_KINDS = (DRAFT, DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE)
+KINDS = (TARGET, *DRAFT_KINDS, VERIFY_GREEDY, VERIFY_SAMPLED)
 # What a step can take, from less than one launch to longer than anybody waits, and how much a batch can hold.
 SHORTEST_S, LONGEST_S = 1e-9, 1e4
 MOST_TOKENS = 2**31
@@ -51,7 +54,7 @@ class Measurement:
     @property
     def load(self) -> int:
         """What its time grows with inside a bucket: verification reads no KV."""
-        return self.kv_tokens if self.kind in (TARGET, DRAFT) else self.num_tokens
+        return self.num_tokens if self.kind in (VERIFY_GREEDY, VERIFY_SAMPLED) else self.kv_tokens
 
     @property
     def longest_context(self) -> int:

@@ -8,7 +8,10 @@ The document is strict JSON (no NaN, no Infinity). Times are seconds.
       block_width           slots of a draft block, 0 without a drafter
       reference_context_tokens
       target                staircase over packed tokens: forward and main-cache write
-      draft                 staircase over requests, null without a drafter
+      draft                 staircase over requests: a whole greedy block; null without a drafter
+      draft_one, draft_sampled, draft_sampled_one
+                            staircases over requests: one token of it, and both at temperature 1; null or left out where
+                            they were not measured: a block then takes as long as a whole one, or as a greedy one
       verify_greedy, verify_sampled
                             staircases over requests: verification beside the forward, at temperature 0 and 1
       long_context_tokens   past it, a batch's longest request has other attention kernels run; null: one kind

@@ -42,10 +42,11 @@ class ModelTimer:
         long = self._is_long(context_tokens - (-num_tokens // num_requests))
         return self._sample("target", bucket, 0.001 * bucket + 0.004 * long + 1e-7 * kv_tokens)
 
-    def measure_draft(self, num_requests, *, context_tokens):
+    def measure_draft(self, num_requests, *, context_tokens, steps, sampled):
         long = self._is_long(context_tokens + 7)
         kv_tokens = num_requests * (context_tokens + 7)
-        return self._sample("draft", num_requests, 0.0005 * num_requests + 0.002 * long + 1e-8 * kv_tokens)
+        each = 0.0002 + (0.00005 if sampled else 0.00002) * steps
+        return self._sample("draft", num_requests, each * num_requests + 0.002 * long + 1e-8 * kv_tokens)
 
     def measure_verification(self, num_tokens, *, num_requests, context_tokens, sampled):
         return self._sample("verify", num_requests, (1e-4 if sampled else 1e-5) * (1 + num_tokens))

@@ -71,12 +71,13 @@ class StagedBatch:
     def target(self) -> None:
         self.graphs.target.replay(self.num_tokens, int((self.starts + self.lengths).max()) + 1)
 
-    def verification(self, sampling: Sampling = Sampling.GREEDY) -> None:
-        self.graphs.verification.replay(len(self.starts), sampling)
+    def verification(self, sampling: Sampling = Sampling.GREEDY, *, steps: int | None = None) -> None:
+        self.graphs.verification.replay(len(self.starts), sampling, steps=steps)
 
-    def draft(self, *, sampled: bool = False) -> None:
+    def draft(self, *, sampled: bool = False, steps: int | None = None) -> None:
         assert self.graphs.drafts is not None
-        self.graphs.drafts.replay(len(self.starts), int(self.starts.max()) + self.gamma, sampled=sampled)
+        context = int(self.starts.max()) + self.gamma
+        self.graphs.drafts.replay(len(self.starts), context, sampled=sampled, steps=steps)
 
 
 def fill_caches(engine: Engine, *, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Graphs of a whole draft block, backbone, Markov walk and confidence, one a bucket of requests.
+"""Graphs of a draft block, backbone, Markov walk and confidence, one a bucket of requests and a number of tokens.
 
 Where the device allocates, how much of each block is verified is decided at its end.
 """
@@ -29,16 +29,22 @@ class DraftGraphs:
         self._capture = capture
         self.buckets: Buckets = request_buckets(memory.sizes.concurrency)
         self._longest = memory.sizes.max_pages * engine.page_size
-        self._graphs: dict[tuple[int, int, bool], Replay] = {}
+        self._graphs: dict[tuple[int, int, bool, int], Replay] = {}
 
     def prepare(self, num_requests: int, context: int, *, sampled: bool) -> None:
-        """Capture the graph that such a batch runs in, unless there is one."""
-        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled)
+        """Capture the graph that such a batch's whole blocks run in, unless there is one."""
+        steps = self._memory.sizes.steps
+        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled, steps)
 
-    def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
-        """Draft for `num_requests`, of which the longest sees `context` rows; the output is static memory."""
-        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled)()
-        output = self._output(num_requests)
+    def replay(self, num_requests: int, context: int, *, sampled: bool, steps: int | None = None) -> DraftOutput:
+        """Draft `steps` tokens for each of `num_requests`, of which the longest sees `context` rows.
+
+        The output is static memory. steps: None = whole blocks.
+        """
+        steps = steps or self._memory.sizes.steps
+        assert steps <= self._memory.sizes.steps, "a block has no more tokens than there is memory for"
+        self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled, steps)()
+        output = self._output(num_requests, steps)
         if not sampled or output.top is not None:
             # Every token was certain, and nobody corrected the logits; or the block was only worked out in them.
             output.logits = None
@@ -46,15 +52,16 @@ class DraftGraphs:
             output.top = None
         return output
 
-    def _graph(self, bucket: int, context: int, sampled: bool) -> Replay:
-        graph = self._graphs.get((bucket, context, sampled))
+    def _graph(self, bucket: int, context: int, sampled: bool, steps: int) -> Replay:
+        key = (bucket, context, sampled, steps)
+        graph = self._graphs.get(key)
         if graph is None:
-            name = f"{'sampled' if sampled else 'greedy'} drafting for {bucket} requests, context {context}"
-            graph = self._capture.capture(lambda: self._run(bucket, context, sampled), name=name)
-            self._graphs[bucket, context, sampled] = graph
+            kind = "sampled" if sampled else "greedy"
+            name = f"{kind} drafting of {steps} tokens for {bucket} requests, context {context}"
+            graph = self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
         return graph
 
-    def _run(self, bucket: int, context: int, sampled: bool) -> None:
+    def _run(self, bucket: int, context: int, sampled: bool, steps: int) -> None:
         memory, drafter, page_size = self._memory, self._drafter, self._engine.page_size
         width = drafter.block_width
         inputs = memory.draft_inputs.prefix(bucket, bucket * width)
@@ -91,34 +98,33 @@ class DraftGraphs:
             ),
             noise=noise,
             temperature=inputs.temperature,
-            steps=memory.sizes.steps,
+            steps=steps,
             top_k=memory.sizes.draft_top_k,
             token_ids=inputs.token_ids,
             positions=inputs.positions,
         )
         assert self._engine.draft_cache is not None, "an engine that drafts has a draft cache"
-        output = drafter.draft(block, self._engine.draft_cache, out=self._output(bucket))
+        output = drafter.draft(block, self._engine.draft_cache, out=self._output(bucket, steps))
         if self._engine.allocates:
             allocate_lengths(
                 output.confidence_logits,
                 inputs.lengths,
-                temperatures=self._engine.temperature_tensor[: memory.sizes.steps],
+                temperatures=self._engine.temperature_tensor[:steps],
                 budget=memory.host_round[0, 1:2],
                 out=memory.allocated[:bucket],
             )
 
-    def _output(self, num_requests: int) -> DraftOutput:
+    def _output(self, num_requests: int, steps: int) -> DraftOutput:
         memory = self._memory
         assert memory.drafts is not None
-        logits, top = memory.draft_logits, memory.draft_top
+        logits, top = memory.q_of(num_requests, steps)
         if top is not None:
             # Between a verification and the target's next step nobody reads the target's logits, which are more.
-            steps = memory.sizes.steps
             logits = memory.logits[: num_requests * steps].view(num_requests, steps, -1)
         assert logits is not None, "an engine that drafts keeps q"
         return DraftOutput(
-            tokens=memory.drafts[:num_requests],
-            logits=logits[:num_requests],
-            confidence_logits=memory.confidence_logits[:num_requests],
-            top=None if top is None else top[:num_requests],
+            tokens=memory.drafts[:num_requests, :steps],
+            logits=logits,
+            confidence_logits=memory.confidence_logits[:num_requests, :steps],
+            top=top,
         )

@@ -60,12 +60,11 @@ class GraphRunner(EagerRunner):
             confidence = torch.from_numpy(order.proposals.confidence_logits)
             return DraftOutput(tokens, logits=None, confidence_logits=confidence)
         drafts = self.graphs.drafts
-        assert drafts is not None and order.steps == self.graphs.memory.sizes.steps, (
-            "graphs are captured for one length"
-        )
+        assert drafts is not None, "drafting needs a drafter"
         self._send(rows, order)
         context = int(self.slots.most_start(rows).max()) + self.engine.graph_sizes.block_width
-        return drafts.replay(len(rows), context, sampled=Sampling.of(self.slots, rows) is not Sampling.GREEDY)
+        sampled = Sampling.of(self.slots, rows) is not Sampling.GREEDY
+        return drafts.replay(len(rows), context, sampled=sampled, steps=order.steps)
 
     def verify(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput | None) -> LaunchedRound:
         """Run the target over anchors and drafted tokens of slots `rows` [R], and take each request as far as it gets.
@@ -77,7 +76,7 @@ class GraphRunner(EagerRunner):
         context = int((self.slots.most_start(rows) + order.lengths).max()) + 1
         bucket = self.graphs.target.replay(order.most_tokens, context)
         self._mark()
-        self.graphs.verification.replay(len(rows), Sampling.of(self.slots, rows))
+        self.graphs.verification.replay(len(rows), Sampling.of(self.slots, rows), steps=order.steps)
         self._mark()
         self._target_logits = self.graphs.memory.logits
         # The device waited for a capture, if there was one.

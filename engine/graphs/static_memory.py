@@ -68,7 +68,7 @@ class StaticMemory:
         # [S, fields + steps], the drafted tokens last: one copy brings a round to the host.
         self.result = zeros(requests, len(ResultField) + steps)
         self.drafts = self.result[:, len(ResultField) :] if steps else None  # [S, steps]
-        self.draft_logits: torch.Tensor | None = None  # [S, steps, V], the q
+        self.draft_logits: torch.Tensor | None = None  # [S, steps, V], room for the q of `q_of`
         self.draft_top: TopQ | None = None  # [S, steps], the q where it is cut to few tokens
         if steps and sizes.draft_top_k is not None:
             self.draft_top = TopQ.uniform(requests, steps, count=sizes.draft_top_k, device=device)
@@ -78,3 +78,15 @@ class StaticMemory:
             draft_tokens = requests * sizes.block_width
             self.draft_inputs = BatchInputs.zeros(requests, draft_tokens, max_pages=sizes.max_pages, device=device)
             self.confidence_logits = zeros(requests, steps, dtype=torch.float32)  # [S, steps]
+
+    def q_of(self, num_requests: int, steps: int) -> tuple[torch.Tensor | None, TopQ | None]:
+        """Logits [R, steps, V] or the few tokens [R, steps] that blocks of `steps` tokens are drawn from.
+
+        Logits of shorter blocks lie as close as those of whole ones, from the start of the same memory: one request's
+        q is elsewhere in blocks of another length, so a block is verified by the length that it was drafted with.
+        """
+        logits, top = self.draft_logits, self.draft_top
+        if logits is not None:
+            vocab_size = self.sizes.vocab_size
+            logits = logits.view(-1)[: num_requests * steps * vocab_size].view(num_requests, steps, vocab_size)
+        return logits, None if top is None else top[:num_requests, :steps]

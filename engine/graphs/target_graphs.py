@@ -85,7 +85,8 @@ class TargetGraphs:
 class VerificationGraphs:
     """From logits and drafted tokens to what the round gives each request and where it then stands.
 
-    One a bucket of requests and not of tokens: where a request's logits lie is a number on the device.
+    One a bucket of requests and not of tokens: where a request's logits lie is a number on the device. Where a drafted
+    token's q lies depends on how many tokens its block has, so graphs that read q are one a number of them too.
     """
 
     def __init__(self, engine: Engine, memory: StaticMemory, capture: GraphCapture) -> None:
@@ -94,38 +95,44 @@ class VerificationGraphs:
         self._memory = memory
         self._capture = capture
         self.buckets: Buckets = request_buckets(memory.sizes.concurrency)
-        self._graphs: dict[tuple[int, Sampling], Replay] = {}
+        self._graphs: dict[tuple[int, Sampling, int], Replay] = {}
 
     def prepare(self, num_requests: int, sampling: Sampling) -> None:
-        """Capture the graph that such a batch runs in, unless there is one."""
-        self._graph(self.buckets.bucket_for(num_requests), sampling)
+        """Capture the graph that such a batch's whole blocks run in, unless there is one."""
+        self._graph(self.buckets.bucket_for(num_requests), sampling, self._memory.sizes.steps)
 
-    def replay(self, num_requests: int, sampling: Sampling) -> None:
-        """Decide the first `num_requests` rows of the static result, and advance their requests."""
-        self._graph(self.buckets.bucket_for(num_requests), sampling)()
+    def replay(self, num_requests: int, sampling: Sampling, *, steps: int | None = None) -> None:
+        """Decide the first `num_requests` rows of the static result, and advance their requests.
 
-    def _graph(self, bucket: int, sampling: Sampling) -> Replay:
-        graph = self._graphs.get((bucket, sampling))
+        steps: tokens that were drafted for each; None = whole blocks, or nothing at all.
+        """
+        self._graph(self.buckets.bucket_for(num_requests), sampling, steps or self._memory.sizes.steps)()
+
+    def _graph(self, bucket: int, sampling: Sampling, steps: int) -> Replay:
+        if sampling is Sampling.GREEDY or not self._memory.sizes.keeps_q:
+            # Drafted tokens are certain and lie where those of whole blocks do: one graph does for all.
+            steps = self._memory.sizes.steps
+        key = (bucket, sampling, steps)
+        graph = self._graphs.get(key)
         if graph is None:
-            name = f"{sampling.value} verification of {bucket} requests"
+            name = f"{sampling.value} verification of {bucket} requests with {steps} drafted tokens"
             # The run before a capture takes requests a round further, which only the replay may.
             before = self._memory.state.clone()
-            graph = self._capture.capture(lambda: self._run(bucket, sampling), name=name)
+            graph = self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
             self._memory.state.copy_(before)
-            self._graphs[bucket, sampling] = graph
         return graph
 
-    def _run(self, bucket: int, sampling: Sampling) -> None:
-        memory, steps = self._memory, self._memory.sizes.steps
+    def _run(self, bucket: int, sampling: Sampling, steps: int) -> None:
+        memory = self._memory
         inputs = memory.target_inputs.prefix(bucket, 0)
         # Greedy rows have a one-hot q.
-        q, top = (None, None) if sampling is Sampling.GREEDY else (memory.draft_logits, memory.draft_top)
+        q, top = (None, None) if sampling is Sampling.GREEDY else memory.q_of(bucket, steps)
         verdict = verify(
             memory.logits,
             query_starts=inputs.query_starts,
             lengths=inputs.lengths,
             draft_tokens=memory.drafts[:bucket] if memory.drafts is not None else None,
-            draft_logits=None if q is None else q[:bucket],
+            draft_logits=q,
             rows=SamplingRows(
                 temperature=inputs.temperature,
                 top_k=inputs.top_k,
@@ -138,7 +145,7 @@ class VerificationGraphs:
             generations=inputs.generations,
             acceptance=self._acceptance,
             max_length=steps,
-            draft_top=None if top is None else top[:bucket],
+            draft_top=top,
         )
         commit_round(
             memory.state,

@@ -67,11 +67,11 @@ class EagerTimer:
         return Sample(_bucket(step.result.shape[0], self.token_buckets), step.wall_s, step.device_s)
 
     @torch.inference_mode()
-    def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
-        """A whole block of every request."""
-        rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
+    def measure_draft(self, num_requests: int, *, context_tokens: int, steps: int, sampled: bool) -> Sample:
+        """A block of every request."""
+        rows = self._requests.occupy(num_requests, context_tokens, sampled=sampled)
         self._runner.place(rows)
-        block = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, self._steps)), self._device)
+        block = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, steps)), self._device)
         return Sample(_bucket(num_requests, self.request_buckets), block.wall_s, block.device_s)
 
     @torch.inference_mode()

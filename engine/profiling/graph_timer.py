@@ -34,7 +34,6 @@ class GraphTimer:
         self._watched = _WatchedGraphs(graphs, engine.device)
         watched = cast(DecodeGraphs, self._watched)
         self._runner = GraphRunner(engine, self._requests.slots, self._requests.pool, graphs=watched)
-        self._steps = graphs.memory.sizes.steps
         largest = graphs.target.buckets.bucket_for(max_batch_tokens)
         self.token_buckets = tuple(size for size in graphs.target.buckets.sizes if size <= largest)
         self.request_buckets = graphs.verification.buckets.sizes
@@ -42,8 +41,7 @@ class GraphTimer:
         self._device = engine.device
         memory = graphs.memory
         memory.logits.normal_(std=3, generator=self._requests.generator)
-        if self._steps:
-            assert memory.drafts is not None
+        if memory.drafts is not None:
             if memory.draft_logits is not None:
                 memory.draft_logits.normal_(std=3, generator=self._requests.generator)
             memory.drafts.random_(0, memory.sizes.vocab_size, generator=self._requests.generator)
@@ -61,14 +59,14 @@ class GraphTimer:
         return Sample(step.result, step.wall_s, step.device_s)
 
     @torch.inference_mode()
-    def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
+    def measure_draft(self, num_requests: int, *, context_tokens: int, steps: int, sampled: bool) -> Sample:
         """The replay of a block's graph, and the round's way to the device; or the host's way to a block."""
-        rows = self._requests.occupy(num_requests, context_tokens, sampled=False)
+        rows = self._requests.occupy(num_requests, context_tokens, sampled=sampled)
         self._runner.place(rows)
         # The first one brings new block tables along, as hardly a round of a decode does.
         for _ in range(2):
             self._runner.begin_round(timed=False)
-            whole = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, self._steps)), self._device)
+            whole = timed(lambda: self._runner.draft(rows, self._requests.draft_order(rows, steps)), self._device)
         block = self._watched.block
         if block is None:
             # The device waits for the host, so that the host's time is its own.
@@ -116,11 +114,11 @@ class _WatchedGraphs:
         """Graphs captured so far."""
         return self._graphs.num_captured
 
-    def replay(self, num_requests: int, context: int, *, sampled: bool) -> DraftOutput:
+    def replay(self, num_requests: int, context: int, *, sampled: bool, steps: int | None = None) -> DraftOutput:
         """A draft block."""
         drafts = self._drafts
         assert drafts is not None
-        self.block = timed(lambda: drafts.replay(num_requests, context, sampled=sampled), self._device)
+        self.block = timed(lambda: drafts.replay(num_requests, context, sampled=sampled, steps=steps), self._device)
         self.draft_bucket = drafts.buckets.bucket_for(num_requests)
         return self.block.result
 
@@ -144,9 +142,9 @@ class _WatchedVerification:
         self._graphs = graphs.verification
         self._device = device
 
-    def replay(self, num_requests: int, sampling: Sampling) -> None:
+    def replay(self, num_requests: int, sampling: Sampling, *, steps: int | None = None) -> None:
         def run() -> int:
-            self._graphs.replay(num_requests, sampling)
+            self._graphs.replay(num_requests, sampling, steps=steps)
             return self.buckets.bucket_for(num_requests)
 
         self.last = timed(run, self._device)

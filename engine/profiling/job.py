@@ -21,6 +21,10 @@ from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample, StepTimer
 from dspark.profiles import (
     DRAFT,
+    DRAFT_KINDS,
+    DRAFT_ONE,
+    DRAFT_SAMPLED,
+    DRAFT_SAMPLED_ONE,
     KINDS,
     TARGET,
     VERIFY_GREEDY,
@@ -31,6 +35,7 @@ from dspark.profiles import (
     Staircase,
     StepCurve,
     complete,
+    fit_alike,
     fit_staircase,
     prediction_error,
 )
@@ -65,6 +70,7 @@ def profile_engine(
     max_tokens = _max_batch_tokens(engine, settings.max_batch_tokens)
     progress.step("Preparing requests to measure with")
     timer = timer or _timer(engine, max_tokens, settings.seed)
+    draft_kinds = _draft_kinds(engine)
     rng = np.random.default_rng(settings.seed)
     planner = Planner(
         timer,
@@ -72,9 +78,10 @@ def profile_engine(
         tokens_per_request=1 + engine.gamma,
         block_width=_block_width(engine),
         contexts=settings.context_tokens,
+        draft_kinds=draft_kinds,
     )
     plan = planner.plan(rng)
-    run = _Run(timer, plan.points, progress)
+    run = _Run(timer, plan.points, progress, gamma=engine.gamma)
     states = [device_state(engine.device)]
     steady = run.warm_up(rng)
     repeats = settings.repeats_for(run.once_s)
@@ -92,7 +99,11 @@ def profile_engine(
             engine, runner=timer.runner, target_name=settings.target_name, drafter_name=settings.drafter_name
         ),
         measurements=tuple(measurements),
-        fit={kind: _error(curve, _of(measurements, kind)) for kind in KINDS if kind != DRAFT or engine.gamma},
+        fit={
+            kind: _error(curve, _of(measurements, kind))
+            for kind in KINDS
+            if kind not in DRAFT_KINDS or kind in draft_kinds
+        },
         validation=_error(curve, [m for m in measurements if m.held_out]),
         notes=(*plan.notes, *_unsteady(steady, spread), *_throttled(states)),
         manifest={
@@ -120,8 +131,9 @@ def _timer(engine: Engine, max_batch_tokens: int, seed: int) -> StepTimer:
 class _Run:
     """Samples of each point, in the order taken."""
 
-    def __init__(self, timer: StepTimer, points: Sequence[Point], progress: ProfileProgress) -> None:
+    def __init__(self, timer: StepTimer, points: Sequence[Point], progress: ProfileProgress, *, gamma: int) -> None:
         self._timer = timer
+        self._gamma = gamma
         self._points = points
         self._progress = progress
         self._samples: dict[Point, list[Sample]] = defaultdict(list)
@@ -160,8 +172,13 @@ class _Run:
 
     def _measure(self, point: Point) -> Sample:
         timer, context = self._timer, point.context_tokens
-        if point.kind == DRAFT:
-            sample = timer.measure_draft(point.num_requests, context_tokens=context)
+        if point.kind in DRAFT_KINDS:
+            sample = timer.measure_draft(
+                point.num_requests,
+                context_tokens=context,
+                steps=1 if point.kind in (DRAFT_ONE, DRAFT_SAMPLED_ONE) else self._gamma,
+                sampled=point.kind in (DRAFT_SAMPLED, DRAFT_SAMPLED_ONE),
+            )
         elif point.kind == TARGET:
             sample = timer.measure_target(point.num_tokens, num_requests=point.num_requests, context_tokens=context)
         else:
@@ -224,13 +241,21 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
     def full_blocks(num_requests: int) -> int:
         return num_requests * per_request
 
+    def block(kind: str) -> Staircase | None:
+        points = _of(measurements, kind)
+        return fit_alike(points, draft) if draft is not None and points else None
+
     has_long = short_context is not None
+    draft = forward(DRAFT, "requests", visible_to_blocks) if block_width else None
     return StepCurve(
         target=forward(TARGET, "tokens", visible),
         target_long=forward(TARGET, "tokens", visible, long=True) if has_long else None,
         draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_width and has_long else None,
         long_context_tokens=short_context,
-        draft=forward(DRAFT, "requests", visible_to_blocks) if block_width else None,
+        draft=draft,
+        draft_one=block(DRAFT_ONE),
+        draft_sampled=block(DRAFT_SAMPLED),
+        draft_sampled_one=block(DRAFT_SAMPLED_ONE),
         verify_greedy=verification(VERIFY_GREEDY),
         verify_sampled=verification(VERIFY_SAMPLED),
         tokens_per_request=per_request,
@@ -242,6 +267,13 @@ def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_
 def _block_width(engine: Engine) -> int:
     """Slots of a draft block; one that is looked up has those of its tokens, though no cache rows."""
     return engine.graph_sizes.block_width or engine.gamma
+
+
+def _draft_kinds(engine: Engine) -> tuple[str, ...]:
+    """Blocks that differ in what they cost: one that is looked up costs the same however many tokens are asked for."""
+    if engine.gamma == 0 or engine.drafter is None:
+        return (DRAFT,) if engine.gamma else ()
+    return DRAFT_KINDS if engine.gamma > 1 else (DRAFT, DRAFT_SAMPLED)
 
 
 def _of(measurements: Sequence[Measurement], kind: str) -> list[Measurement]:

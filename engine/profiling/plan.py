@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dspark.engine.profiling.timer import StepTimer
-from dspark.profiles import DRAFT, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED
+from dspark.profiles import DRAFT, DRAFT_KINDS, TARGET, VERIFY_GREEDY, VERIFY_SAMPLED
 
 HELD_OUT_POINTS = 24
 _APART = 1.5
@@ -59,6 +59,7 @@ class Planner:
         tokens_per_request: most packed tokens of one request, 1 + draft length.
         block_width: slots of a draft block, 0 without a drafter.
         contexts: context lengths asked for, the reference first.
+        draft_kinds: of blocks to measure, whole greedy ones the first.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class Planner:
         tokens_per_request: int,
         block_width: int,
         contexts: Sequence[int],
+        draft_kinds: Sequence[str] = DRAFT_KINDS,
     ) -> None:
         self._timer = timer
         self._concurrency = concurrency
         self._per_request = tokens_per_request
         self._block_width = block_width
+        self._draft_kinds = draft_kinds
         longest = timer.longest_context(1)
         self._contexts = tuple(dict.fromkeys(min(context, longest) for context in contexts))
         self._short = timer.short_context
@@ -130,12 +133,20 @@ class Planner:
         return Point(TARGET, bucket, tokens, requests, context, requests * context + tokens, held_out)
 
     def _draft_points(self, num_requests: int) -> Iterator[Point]:
-        if self._block_width:
-            contexts = self._two_kinds(num_requests, self._block_width)
-            for context in _ends(contexts) if self._short is None else contexts:
-                kv_tokens = num_requests * (context + self._block_width)
-                tokens = num_requests * self._block_width
-                yield Point(DRAFT, num_requests, tokens, num_requests, context, kv_tokens)
+        """Whole greedy blocks behind every context; the others differ from them by what no context changes."""
+        if not self._block_width:
+            return
+        contexts = self._two_kinds(num_requests, self._block_width)
+        for context in _ends(contexts) if self._short is None else contexts:
+            yield self._draft_point(DRAFT, num_requests, context)
+        for context in contexts[:1]:
+            most = context if self._short is None else self._short - self._block_width
+            for kind in self._draft_kinds[1:]:
+                yield self._draft_point(kind, num_requests, min(context, most))
+
+    def _draft_point(self, kind: str, requests: int, context: int) -> Point:
+        tokens = requests * self._block_width
+        return Point(kind, requests, tokens, requests, context, requests * context + tokens)
 
     def _verification_points(self, num_requests: int) -> Iterator[Point]:
         """Full blocks and none; the context does not matter."""

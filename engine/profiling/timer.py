@@ -40,8 +40,8 @@ class StepTimer(Protocol):
     def measure_target(self, num_tokens: int, *, num_requests: int, context_tokens: int) -> Sample:
         """A target step, main-cache write included, over tokens spread evenly over the requests."""
 
-    def measure_draft(self, num_requests: int, *, context_tokens: int) -> Sample:
-        """A draft block with its Markov steps and confidence."""
+    def measure_draft(self, num_requests: int, *, context_tokens: int, steps: int, sampled: bool) -> Sample:
+        """A draft block with Markov steps and confidence of its first `steps` tokens; `sampled`: at temperature 1."""
 
     def measure_verification(self, num_tokens: int, *, num_requests: int, context_tokens: int, sampled: bool) -> Sample:
         """Everything that verification costs beside the target's forward; `sampled`: at temperature 1."""

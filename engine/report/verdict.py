@@ -125,8 +125,9 @@ def _few_requests(frontier: Frontier) -> str:
 def _draft_cost(frontier: Frontier) -> str:
     """Drafting as a share of a round that verifies nothing, at the least and the most requests at once."""
     curve, requests = frontier.setting.curve, np.array([frontier.concurrency[0], frontier.concurrency[-1]])
-    with_draft = curve.round_time_s(requests, num_requests=requests, sampled=frontier.setting.sampled)
-    low, high = sorted((curve.draft_time_s(requests) / with_draft).tolist())
+    sampled = frontier.setting.sampled
+    with_draft = curve.round_time_s(requests, num_requests=requests, sampled=sampled)
+    low, high = sorted((curve.draft_time_s(requests, sampled=sampled) / with_draft).tolist())
     share = f"{low:.0%}" if round(low, 2) == round(high, 2) else f"{low:.0%} to {high:.0%}"
     return f"drafting takes {share} of a round that verifies nothing"
 

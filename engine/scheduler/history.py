@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dspark.engine.scheduler.arrays import HazardArray, IntArray
+from dspark.engine.scheduler.survival import HAZARD_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
     """Survival of R requests, older than the block that is being scheduled."""
 
-    hazards: HazardArray  # [R, G]; 0, certain acceptance, where nothing is known
+    # [R, k], k tokens of the longest of their blocks; 0, certain acceptance, where nothing is known; at the limit, no
+    # candidates, behind a shorter block.
+    hazards: HazardArray
     known: NDArray[np.bool_]  # [R], was there an older block at all
 
 
@@ -33,6 +36,8 @@ class SurvivalHistory:
     def __init__(self, num_slots: int, gamma: int) -> None:
         self._newest = np.zeros((num_slots, gamma), dtype=np.int32)  # hazards of the newest block processed
         self._previous = np.zeros((num_slots, gamma), dtype=np.int32)  # of the one before it
+        self._newest_steps = np.zeros(num_slots, dtype=np.int64)  # tokens of that block
+        self._previous_steps = np.zeros(num_slots, dtype=np.int64)
         self._blocks = np.zeros(num_slots, dtype=np.int64)  # processed, empty generations apart
         self._open_has_block = np.zeros(num_slots, dtype=bool)  # of the newest generation scheduled
         self.scheduled = np.zeros(num_slots, dtype=np.int64)  # [S]
@@ -41,6 +46,7 @@ class SurvivalHistory:
     def reset(self, slots: IntArray) -> None:
         """Forget slots whose request arrives, leaves, or loses its cache."""
         self._newest[slots] = self._previous[slots] = 0
+        self._newest_steps[slots] = self._previous_steps[slots] = 0
         self._blocks[slots] = self.scheduled[slots] = self.processed[slots] = 0
         self._open_has_block[slots] = False
 
@@ -55,7 +61,7 @@ class SurvivalHistory:
         self._open_has_block[slots] = drafted
 
     def process(self, slots: IntArray, hazards: HazardArray | None) -> None:
-        """The confidence of the scheduled generation has arrived: hazards [R, G], None for an empty one.
+        """The confidence of the scheduled generation has arrived: hazards [R, k] of k drafted tokens, None for none.
 
         Raises:
             RuntimeError: no generation is open, or what arrived is not of its kind.
@@ -67,7 +73,11 @@ class SurvivalHistory:
         if hazards is None:
             return
         self._previous[slots] = self._newest[slots]
-        self._newest[slots] = hazards
+        self._previous_steps[slots] = self._newest_steps[slots]
+        steps = hazards.shape[1]
+        self._newest[slots, :steps] = hazards
+        self._newest[slots, steps:] = HAZARD_LIMIT
+        self._newest_steps[slots] = steps
         self._blocks[slots] += 1
 
     def before(self, slots: IntArray) -> HistoryView:
@@ -75,7 +85,8 @@ class SurvivalHistory:
         # If that generation's own confidence is here already, the newest hazards are its, and must not be read.
         arrived = self._open_has_block[slots] & (self.processed[slots] == self.scheduled[slots])
         hazards = np.where(arrived[:, None], self._previous[slots], self._newest[slots])
-        return HistoryView(hazards, self._blocks[slots] - arrived > 0)
+        steps = int(np.where(arrived, self._previous_steps[slots], self._newest_steps[slots]).max(initial=0))
+        return HistoryView(hazards[:, :steps] if steps else hazards, self._blocks[slots] - arrived > 0)
 
     def _require(self, slots: IntArray, *, open_generations: int, action: str) -> None:
         wrong = self.scheduled[slots] - self.processed[slots] != open_generations

@@ -131,7 +131,6 @@ class RoundPlanner:
         *,
         target_s: float | None = None,
         verify_s: float | None = None,
-        draft_s: float | None = None,
         accepted: int | None = None,
     ) -> None:
         """Seconds that the parts of a planned round took, and its accepted tokens in all; None: not measured."""
@@ -142,8 +141,10 @@ class RoundPlanner:
             clock.observe_target(plan.num_tokens, predicted_s=curve.target_s, measured_s=target_s)
         if verify_s is not None:
             clock.observe_verify(plan.load, predicted_s=curve.verify_s, measured_s=verify_s)
-        if draft_s is not None:
-            clock.observe_draft(plan.load, predicted_s=curve.draft_s, measured_s=draft_s)
+
+    def observe_draft(self, load: RoundLoad, *, draft_s: float) -> None:
+        """Seconds that drafting a block for each of a round's own requests took."""
+        self.clock.observe_draft(load, measured_s=draft_s)
 
     def _expected_gain(
         self, seen: HazardArray, caps: NDArray[np.integer], caps_of_seen: NDArray[np.integer]

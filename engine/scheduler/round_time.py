@@ -119,10 +119,11 @@ class RoundClock:
             index, _, _ = self._verify_line(load)
             self._verify[load.sampled].observe(index, predicted_s=predicted_s, measured_s=measured_s)
 
-    def observe_draft(self, load: RoundLoad, *, predicted_s: float, measured_s: float) -> None:
-        """Drafting one block for every request."""
+    def observe_draft(self, load: RoundLoad, *, measured_s: float) -> None:
+        """Drafting one block for every request of `load`."""
         if self.adapt and self.curve.draft is not None:
-            self._draft.observe(self._draft_bucket(load.num_requests), predicted_s=predicted_s, measured_s=measured_s)
+            bucket = self._draft_bucket(load.num_requests)
+            self._draft.observe(bucket, predicted_s=self._draft_curve_s(load), measured_s=measured_s)
 
     def _target_s(self, num_tokens: IntArray, load: RoundLoad, *, load_tokens: IntArray | int) -> FloatArray:
         """Curve times of batches of `num_tokens`, behind the load of a batch of `load_tokens`."""

@@ -44,7 +44,7 @@ def test_its_rounds_can_be_profiled(graphs: bool) -> None:
     timer = EagerTimer(engine, **options) if engine.graphs is None else GraphTimer(engine, engine.graphs, **options)
     for sampled in (False, True):
         assert timer.measure_verification(16, num_requests=4, context_tokens=20, sampled=sampled).bucket == 4
-    assert timer.measure_draft(4, context_tokens=20).bucket == 4
+    assert timer.measure_draft(4, context_tokens=20, steps=7, sampled=True).bucket == 4
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ CONCURRENCY = 256
 DEPTHS = pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped"])
 
 
-class SkipsSome(RoundPlanner):
-    """Leaves out the block behind some rounds, by what is known of older ones."""
+class SkipsAndShortensSome(RoundPlanner):
+    """Leaves out the block behind some rounds, and drafts less of it behind others, by what is known of older ones."""
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
         plan = super().plan(*args, **kwargs)
-        return replace(plan, next_steps=0) if plan.budget and plan.budget % 3 == 0 else plan
+        return replace(plan, next_steps=(0, 1, 2, GAMMA)[plan.budget % 4]) if plan.budget else plan
 
 
 def planner(*, causal: bool) -> RoundPlanner:
@@ -44,13 +44,13 @@ def planner(*, causal: bool) -> RoundPlanner:
     buckets = tuple(range(CONCURRENCY, CONCURRENCY * (1 + GAMMA) + 1, 16))
     times_s = tuple(0.01 + 1.2e-5 * (bucket - CONCURRENCY) for bucket in buckets)
     curve = step_curve(buckets, times_s, gamma=GAMMA, draft_s=1e-4)
-    return SkipsSome(RoundClock(curve, adapt=False), gamma=GAMMA, causal=causal)
+    return SkipsAndShortensSome(RoundClock(curve, adapt=False), gamma=GAMMA, causal=causal)
 
 
 @DEPTHS
 @pytest.mark.parametrize("causal", [False, True], ids=["async", "causal"])
 def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bool, depth: int) -> None:
-    """With histories, skipped drafts, preemptions, and every kind of request side by side."""
+    """With histories, skipped and shorter drafts, preemptions, and every kind of request side by side."""
     engine = make_engine(
         pair,
         policy=Planned(causal=causal),
@@ -60,19 +60,19 @@ def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bo
         pipeline_depth=depth,
     )
     budgets: list[float] = []
-    skipped: list[bool] = []
+    steps: list[int] = []
     own = engine.planner.plan
 
     def watched(*args: Any, **kwargs: Any) -> RoundPlan:
         plan = own(*args, **kwargs)
         budgets.append(plan.budget / plan.load.num_requests)
-        skipped.append(plan.next_steps == 0)
+        steps.append(plan.next_steps)
         return plan
 
     engine.planner.plan = watched
     assert_fits(decode(engine, 2 * COUNT), truth)
     counts = engine.stats.spec
-    assert engine.stats.preemptions > 0 and 0.05 < np.mean(skipped) < 0.9
+    assert engine.stats.preemptions > 0 and all(0.05 < np.mean(np.equal(steps, n)) < 0.9 for n in range(1 + GAMMA))
     assert np.std(budgets) > 0.1 and 0.2 < counts.accepted / counts.observed < 0.95
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 from fixture_engine import FIXTURES, Detokenizer, prompts, reference, requests, texts
 from graph_engine import graph_device
-from step_curves import make_planner
+from step_curves import make_planner, step_curve
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
+from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import Planned
+from dspark.engine.scheduler.round_time import RoundClock
 from dspark.engine.scheduling import PlannedScheduler
 
 __all__ = ["graph_device"]
@@ -27,8 +31,26 @@ DEPTHS = pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped
 KINDS = pytest.mark.parametrize("causal", [False, True], ids=["async", "causal"])
 
 
+class BlocksOfAllLengths(RoundPlanner):
+    """Drafts blocks of other lengths round by round, whatever they are worth."""
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA, causal=causal)
+        self._lengths = cycle((3, 1, GAMMA, 0, 1, 5))
+
+    def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
+        return replace(super().plan(*args, **kwargs), next_steps=next(self._lengths))
+
+
 def planned_engine(
-    *, causal: bool, depth: int, device: str = "cpu", graphs: bool = False, draft_s: float = 1e-3, **options: Any
+    *,
+    causal: bool,
+    depth: int,
+    device: str = "cpu",
+    graphs: bool = False,
+    draft_s: float = 1e-3,
+    planner: RoundPlanner | None = None,
+    **options: Any,
 ) -> Engine:
     folder = FIXTURES / "dspark_rnn"
     detokenizer = options.pop("detokenizer", None)
@@ -39,7 +61,7 @@ def planned_engine(
     engine = Engine(
         config,
         policy=Planned(causal=causal),
-        planner=make_planner(*CURVE, gamma=GAMMA, causal=causal, draft_s=draft_s),
+        planner=planner or make_planner(*CURVE, gamma=GAMMA, causal=causal, draft_s=draft_s),
         detokenizer=detokenizer,
     )
     if graphs and device == "cpu":
@@ -77,6 +99,41 @@ def test_graphs_plan_and_allocate_like_calls(graph_device: str, causal: bool, de
     for index, completion in found[0].items():
         if index % 2 == 0:
             assert completion.token_ids == found[1][index].token_ids
+
+
+@KINDS
+@DEPTHS
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+def test_greedy_text_does_not_depend_on_how_much_is_drafted(
+    graph_device: str, graphs: bool, causal: bool, depth: int
+) -> None:
+    planner = BlocksOfAllLengths(causal=causal)
+    engine = planned_engine(causal=causal, depth=depth, device=graph_device, graphs=graphs, planner=planner)
+    assert texts(engine.generate(requests())) == reference("dspark_rnn")
+    counts = engine.stats.spec
+    assert 0 < counts.verified < counts.drafted < 0.6 * GAMMA * CONCURRENCY * engine.stats.rounds
+
+
+@KINDS
+@pytest.mark.parametrize("options", [{}, {"draft_top_k": 5}, {"acceptance": "coupled"}], ids=str)
+def test_graphs_draft_and_verify_blocks_of_every_length_like_calls(
+    graph_device: str, causal: bool, options: dict[str, Any]
+) -> None:
+    asked = [
+        Request(i, prompt, SamplingParams(max_tokens=30, temperature=(0.0, 0.7, 1.3)[i % 3], top_k=i % 2 * 30))
+        for i, prompt in enumerate(prompts())
+    ]
+    found = []
+    for graphs in (True, False):
+        planner = BlocksOfAllLengths(causal=causal)
+        engine = planned_engine(causal=causal, depth=1, device=graph_device, graphs=graphs, planner=planner, **options)
+        found.append({c.index: (c.token_ids, c.counts) for c in engine.generate(asked)})
+        # Some of each length pass, or q of a shorter block was looked for where that of a longer one lies.
+        assert engine.stats.spec.accepted > 0.2 * engine.stats.spec.verified > 0
+    if graph_device == "cpu":
+        assert found[0] == found[1]
+    for index in range(0, len(asked), 3):
+        assert found[0][index][0] == found[1][index][0]
 
 
 @KINDS

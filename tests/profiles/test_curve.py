@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dspark.profiles import ProfileError, Staircase
+from dspark.profiles import ProfileError, Staircase, StepCurve
 
 
 def stairs(**changes):
@@ -92,3 +92,94 @@ def test_a_round_is_the_sum_of_its_parts(profile):
     assert many[0] > many[1]
     np.testing.assert_allclose(curve.steps_per_s([9, 32]), 1 / curve.step_time_s([9, 32]))
     np.testing.assert_allclose(curve.steps_per_s(9, scope="round"), 1 / curve.round_time_s(9))
+
+
+def blocks(time_s):
+    """Two and four requests, behind 100 visible tokens each; 1 us a visible token."""
+    loads = {"reference_load": [200, 400], "load_s": [1e-6, 1e-6], "reference_longest": [0, 0], "longest_s": [0, 0]}
+    return stairs(unit="requests", buckets=[2, 4], time_s=time_s, p20_s=time_s, p80_s=time_s, **loads)
+
+
+def with_blocks(profile, **drafts):
+    """The profile's curve with staircases of a drafter of seven tokens."""
+    named = {name: getattr(profile.curve, name) for name in StepCurve.__dataclass_fields__}
+    return StepCurve(**(named | drafts))
+
+
+WHOLE, ONE, SAMPLED, SAMPLED_ONE = ([0.010, 0.020], [0.004, 0.008], [0.016, 0.032], [0.005, 0.010])
+
+
+def test_a_block_takes_longer_by_the_same_for_each_of_its_tokens(profile):
+    curve = with_blocks(
+        profile,
+        draft=blocks(WHOLE),
+        draft_one=blocks(ONE),
+        draft_sampled=blocks(SAMPLED),
+        draft_sampled_one=blocks(SAMPLED_ONE),
+    )
+    for sampled, one, whole in ((False, ONE, WHOLE), (True, SAMPLED_ONE, SAMPLED)):
+        for steps in range(1, 8):
+            expected = [o + (w - o) * (steps - 1) / 6 for o, w in zip(one, whole, strict=True)]
+            np.testing.assert_allclose(curve.draft_time_s([1, 4], steps=steps, sampled=sampled), expected)
+            np.testing.assert_allclose(curve.draft_time_s(2, 1200, steps=steps, sampled=sampled), expected[0] + 0.001)
+        np.testing.assert_allclose(curve.draft_time_s([1, 4], sampled=sampled), whole)
+    plain = curve.round_time_s(9, drafts=False, sampled=True)
+    np.testing.assert_allclose(curve.round_time_s(9, sampled=True, draft_steps=4), plain + (0.005 + 0.016) / 2)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({}, [0.010, 0.010, 0.010, 0.010]),
+        ({"draft_one": blocks(ONE)}, [0.010, 0.004, 0.010, 0.004]),
+        ({"draft_sampled": blocks(SAMPLED)}, [0.010, 0.010, 0.016, 0.016]),
+    ],
+    ids=["whole greedy ones", "greedy ones", "whole ones"],
+)
+def test_blocks_that_were_not_measured_take_as_long_as_their_next_of_kin(profile, measured, expected):
+    curve = with_blocks(profile, draft=blocks(WHOLE), **measured)
+    kinds = ((7, False), (1, False), (7, True), (1, True))
+    assert [float(curve.draft_time_s(1, steps=steps, sampled=sampled)) for steps, sampled in kinds] == expected
+
+
+def test_behind_a_long_context_every_block_takes_longer_by_the_same(profile):
+    curve = with_blocks(
+        profile,
+        draft=blocks(WHOLE),
+        draft_one=blocks(ONE),
+        draft_long=blocks([0.013, 0.023]),
+        target_long=profile.curve.target,
+        long_context_tokens=500,
+    )
+    assert float(curve.draft_time_s(2, 200, steps=1, longest_context=500)) == pytest.approx(0.004)
+    assert float(curve.draft_time_s(2, 200, steps=1, longest_context=501)) == pytest.approx(0.007)
+    # Never less than behind no context at all, whatever the samples say.
+    faster = with_blocks(
+        profile,
+        draft=blocks(WHOLE),
+        draft_one=blocks(ONE),
+        draft_long=blocks([0.001, 0.001]),
+        target_long=profile.curve.target,
+        long_context_tokens=500,
+    )
+    assert float(faster.draft_time_s(2, 200, steps=1, longest_context=501)) == pytest.approx(0.004 - 2e-4)
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_a_block_has_no_time_for_tokens_that_it_does_not_have(profile, steps):
+    with pytest.raises(ProfileError, match=f"a block of {steps} drafted tokens has no time"):
+        profile.curve.draft_time_s(1, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "message"),
+    [
+        ({"draft_one": blocks(ONE), "draft": None, "block_width": 0}, "`draft_one` has other buckets"),
+        ({"draft_sampled": stairs()}, "`draft_sampled` has other buckets"),
+        ({"draft": blocks(WHOLE), "draft_sampled_one": blocks(ONE)}, "one token have a time, but whole ones have none"),
+    ],
+    ids=["no drafter", "other buckets", "no whole ones"],
+)
+def test_blocks_that_do_not_belong_together_are_refused(profile, drafts, message):
+    with pytest.raises(ValueError, match=message):
+        with_blocks(profile, **drafts)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from profile_samples import AT_ZERO_S, BUCKETS, PER_KV_TOKEN_S, measurement, reference_load, target_measurements
 
-from dspark.profiles import TARGET, Measurement, ProfileError, fit_staircase, prediction_error
+from dspark.profiles import TARGET, Measurement, ProfileError, fit_alike, fit_staircase, prediction_error
 
 
 def fit(measurements):
@@ -118,3 +118,18 @@ def test_nothing_measured_is_refused():
 def test_no_such_samples(samples):
     with pytest.raises(ValueError, match="no samples"):
         Measurement(TARGET, 1, 1, 1, 1, 2, False, samples)
+
+
+def test_one_point_a_bucket_is_enough_where_the_slopes_are_known():
+    like = fit(target_measurements(0.0))
+    points = [
+        measurement(TARGET, b, b, 1, 99, 100 + b, [at_zero / 2]) for b, at_zero in zip(BUCKETS, AT_ZERO_S, strict=True)
+    ]
+    stairs = fit_alike(points, like)
+    assert stairs.load_s.tolist() == like.load_s.tolist()
+    loads = [100 + b for b in BUCKETS]
+    np.testing.assert_allclose(stairs.time_at(BUCKETS, loads), np.array(AT_ZERO_S) / 2)
+    farther = np.array(AT_ZERO_S) / 2 + 4000 * np.array(PER_KV_TOKEN_S)
+    np.testing.assert_allclose(stairs.time_at(BUCKETS, np.array(loads) + 4000), farther)
+    with pytest.raises(ProfileError, match="a measured point in every bucket"):
+        fit_alike(points[1:], like)

@@ -52,6 +52,13 @@ def test_a_key_that_stands_twice_is_refused_by_name(profile, tmp_path, name):
         load_profile(tmp_path / "profile.json")
 
 
+def test_a_file_of_before_shorter_and_sampled_blocks_were_measured(profile):
+    document = profile_to_dict(profile)
+    for name in ("draft_one", "draft_sampled", "draft_sampled_one"):
+        assert document["curve"].pop(name) is None
+    assert profile_to_dict(profile_from_dict(document)) == profile_to_dict(profile)
+
+
 def test_a_profile_without_a_drafter(profile, tmp_path):
     document = profile_to_dict(profile)
     document["curve"] |= {"draft": None, "block_width": 0, "tokens_per_request": 1}

@@ -97,29 +97,35 @@ def test_buckets_do_not_change_the_logits_much(engine: Engine) -> None:
         torch.testing.assert_close(found[0], other, rtol=1e-4, atol=1e-4)
 
 
+DRAFTED = pytest.mark.parametrize("steps", [1, 3, STEPS])
+
+
+@DRAFTED
 @pytest.mark.parametrize("sampling", list(Sampling), ids=lambda sampling: sampling.value)
-def test_verification(engine: Engine, sampling: Sampling) -> None:
+def test_verification(engine: Engine, sampling: Sampling, steps: int) -> None:
     assert engine.graphs is not None
     graphs = engine.graphs.verification
     for num_requests in boundaries(graphs.buckets.sizes):
         rng = np.random.default_rng(num_requests)
-        lengths = rng.integers(0, STEPS + 1, num_requests)
+        lengths = rng.integers(0, steps + 1, num_requests)
         temperature = 0.0 if sampling is Sampling.GREEDY else 0.9
         batch = StagedBatch.on(engine, rng.integers(1, LONGEST, num_requests), lengths, temperature=temperature)
         with torch.inference_mode():
-            batch.draft(sampled=temperature > 0)
+            batch.draft(sampled=temperature > 0, steps=steps)
             batch.target()
         bucket = graphs.buckets.bucket_for(num_requests)
         same_twice(
             engine,
-            lambda bucket=bucket: graphs._run(bucket, sampling),
-            lambda b=batch: b.verification(sampling),
+            # Greedy rows read no q, whose place depends on how many tokens were drafted.
+            lambda bucket=bucket: graphs._run(bucket, sampling, STEPS if sampling is Sampling.GREEDY else steps),
+            lambda b=batch: b.verification(sampling, steps=steps),
             num_requests=num_requests,
         )
 
 
+@DRAFTED
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-def test_draft(engine: Engine, sampled: bool) -> None:
+def test_draft(engine: Engine, sampled: bool, steps: int) -> None:
     assert engine.graphs is not None and engine.graphs.drafts is not None
     graphs = engine.graphs.drafts
     context = context_bucket(1, engine.pages_per_request * engine.page_size)
@@ -130,8 +136,8 @@ def test_draft(engine: Engine, sampled: bool) -> None:
         bucket = graphs.buckets.bucket_for(num_requests)
         same_twice(
             engine,
-            lambda bucket=bucket: graphs._run(bucket, context, sampled),
-            lambda b=batch: b.draft(sampled=sampled),
+            lambda bucket=bucket: graphs._run(bucket, context, sampled, steps),
+            lambda b=batch: b.draft(sampled=sampled, steps=steps),
         )
 
 

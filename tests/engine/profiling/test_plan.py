@@ -46,6 +46,17 @@ def test_plan_covers_every_bucket_with_full_blocks_and_with_all_requests():
     assert len(set(points)) == len(points)
 
 
+@pytest.mark.parametrize(("short_context", "context"), [(None, 256), (512, 256), (200, 193)], ids=str)
+def test_blocks_of_one_token_and_sampled_ones_are_measured_once_a_bucket(short_context, context):
+    """Behind a short context; whole greedy blocks behind all."""
+    points = plan(ModelTimer(short_context=short_context)).points
+    for kind in ("draft_one", "draft_sampled", "draft_sampled_one"):
+        assert [(p.num_requests, p.context_tokens) for p in points if p.kind == kind] == [
+            (n, context) for n in (1, 2, 4)
+        ]
+    assert {p.context_tokens for p in points if p.kind == "draft"} >= {256, 1024}
+
+
 def test_held_out_points_are_no_fitted_ones():
     points = plan(ModelTimer()).points
     held_out = [p for p in points if p.held_out]
@@ -60,7 +71,7 @@ def test_nothing_is_measured_beyond_the_largest_batch(buckets):
     timer = ModelTimer()
     timer.token_buckets = buckets
     points = plan(timer).points
-    assert points and all(point.num_tokens <= buckets[-1] for point in points if point.kind != "draft")
+    assert points and all(point.num_tokens <= buckets[-1] for point in points if not point.kind.startswith("draft"))
 
 
 def test_what_does_not_fit_is_said():

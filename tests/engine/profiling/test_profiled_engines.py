@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from model_timer import Watcher
 from dspark.calibration import Provenance, calibrate, make_traces
 from dspark.engine import Engine, EngineConfig
 from dspark.engine.jobs.export import Source, export_for
+from dspark.engine.models.drafter import Drafter
 from dspark.engine.profiling.conditions import engine_conditions
 from dspark.engine.profiling.eager_timer import EagerTimer
 from dspark.engine.profiling.job import profile_engine
@@ -60,7 +62,8 @@ def test_the_engine_itself(measured, engine, tmp_path):
     assert curve.draft.buckets.tolist() == [1, 2, 4]
     assert (curve.target.p20_s <= curve.target.time_s).all()
     assert (curve.target.time_s <= curve.target.p80_s).all()
-    assert set(profile.fit) == {"target", "draft", "verify_greedy", "verify_sampled"}
+    blocks = {"draft", "draft_one", "draft_sampled", "draft_sampled_one"}
+    assert set(profile.fit) == {"target", *blocks, "verify_greedy", "verify_sampled"}
     assert profile.validation.num_points >= 5
     assert set(watcher.samples.values()) == {3}
     assert {"Warming up", "Measuring, repeat 3 of 3"} <= set(watcher.steps)
@@ -105,8 +108,9 @@ def test_replays_of_graphs(graph_device):
     curve = profile.curve
     assert profile.conditions.runner == "graphs"
     assert curve.target.buckets.tolist() == list(engine.graphs.target.buckets.sizes)
-    assert curve.draft is not None
-    for stairs in (curve.draft, curve.verify_greedy, curve.verify_sampled):
+    blocks = (curve.draft, curve.draft_one, curve.draft_sampled, curve.draft_sampled_one)
+    for stairs in (*blocks, curve.verify_greedy, curve.verify_sampled):
+        assert stairs is not None
         assert stairs.buckets.tolist() == list(engine.graphs.verification.buckets.sizes)
     timed_by_device = [m.device_s is not None for m in profile.measurements]
     assert all(timed_by_device) if graph_device == "cuda" else not any(timed_by_device)
@@ -114,6 +118,25 @@ def test_replays_of_graphs(graph_device):
         state = profile.manifest["device_states"][0]
         assert state["sm_clock_mhz"] > 0
         assert all(w >= d for m in profile.measurements for w, d in zip(m.wall_s, m.device_s or (), strict=True))
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+def test_blocks_of_one_token_and_sampled_ones_are_drafted_to_be_measured(graph_device, graphs, monkeypatch):
+    """Each kind as often as the others, with the tokens and the noise that its name says."""
+    engine = make_pair_engine("dspark_rnn", graph_device, graphs=graphs, concurrency=4)
+    drafted, own = Counter(), Drafter.draft
+
+    def draft(self, block, cache, **options):
+        drafted[block.steps, block.noise is not None] += 1
+        return own(self, block, cache, **options)
+
+    monkeypatch.setattr(Drafter, "draft", draft)
+    profile = profile_engine(engine, ProfileSettings(context_tokens=(16,), repeats=2), Watcher())
+    kinds = Counter(m.kind for m in profile.measurements)
+    assert kinds["draft"] == kinds["draft_one"] == kinds["draft_sampled"] == kinds["draft_sampled_one"] == 3
+    assert set(drafted) == {(7, False), (1, False), (7, True), (1, True)}
+    if not graphs:
+        assert set(drafted.values()) == {3 * 3}
 
 
 def test_graphs_are_measured_up_to_the_bucket_that_holds_the_most_tokens(graph_device):
@@ -145,7 +168,7 @@ def test_the_timer_runs_what_it_says(engine):
     assert batch.cache_rows.min() >= engine.page_size  # never the padding page
     assert len(set(batch.cache_rows.tolist())) == 11
     timer.measure_verification(11, num_requests=3, context_tokens=20, sampled=True)
-    assert timer.measure_draft(3, context_tokens=20).bucket == 4
+    assert timer.measure_draft(3, context_tokens=20, steps=7, sampled=False).bucket == 4
     assert len(seen) == 1
 
 

@@ -22,7 +22,13 @@ def test_a_timer_that_follows_a_formula_is_recovered(engine, gpu):
     np.testing.assert_allclose(curve.target.time_s, scale * (0.001 * curve.target.buckets + 1e-7 * kv_tokens))
     np.testing.assert_allclose(curve.target.load_s, scale * 1e-7)
     assert curve.draft is not None
-    np.testing.assert_allclose(curve.draft_time_s([1, 2, 3]), scale * np.array([1, 2, 4]) * (0.0005 + 1e-8 * 263))
+    for steps in (1, 3, 7):
+        for sampled in (False, True):
+            each = 0.0002 + (0.00005 if sampled else 0.00002) * steps
+            block_s = curve.draft_time_s([1, 2, 3], steps=steps, sampled=sampled)
+            np.testing.assert_allclose(block_s, scale * np.array([1, 2, 4]) * (each + 1e-8 * 263))
+    fitted = [error.largest for kind, error in profile.fit.items() if kind.startswith("draft")]
+    assert len(fitted) == 4 and max(fitted) < 1e-9
     np.testing.assert_allclose(curve.verification_time_s(4, 20), scale * 21e-5)
     np.testing.assert_allclose(curve.verification_time_s(4, 20, sampled=True), scale * 21e-4)
     # Held-out batches are padded to the same buckets, so they are predicted exactly.
@@ -47,7 +53,10 @@ def test_times_either_side_of_the_context_at_which_attention_changes_are_told_ap
             assert float(curve.step_time_s(tokens, kv_tokens, longest_context=longest)) == pytest.approx(expected)
     assert profile.validation.num_points > 3
     if capacity == 40_000:
-        np.testing.assert_allclose(curve.draft_time_s(2, 2 * 607, longest_context=607), 0.003 + 1e-8 * 2 * 607)
+        for steps, sampled, each in ((7, False, 0.00034), (1, False, 0.00022), (4, True, 0.0004)):
+            for context, more in ((307, 0.0), (607, 0.002)):
+                block_s = curve.draft_time_s(2, 2 * context, steps=steps, sampled=sampled, longest_context=context)
+                np.testing.assert_allclose(block_s, 2 * each + more + 1e-8 * 2 * context)
         assert profile.validation.largest == pytest.approx(0, abs=1e-9)
     else:
         # What memory cannot hold is predicted as if its contexts were short, rather than not at all.

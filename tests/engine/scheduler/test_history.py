@@ -19,20 +19,21 @@ class Remembered:
     """One request: every generation scheduled, as it stands."""
 
     def __init__(self) -> None:
-        self.generations: list[dict] = []  # drafted, processed, confidence: -log c of each position
+        self.generations: list[dict] = []  # drafted, processed, confidence: -log c of each position drafted
 
     def open_generations(self) -> int:
         return sum(not g["processed"] for g in self.generations)
 
-    def before(self) -> tuple[list[int], bool]:
+    def before(self) -> list[int]:
+        """Hazards of the block that may be read; none of a request without one."""
         older = [g for g in self.generations[:-1] if g["processed"]]
         # An empty newest generation holds no block that must not be read, and adds nothing.
         seen = [g for g in older if g["drafted"]]
         total, hazards = 0, []
-        for step in seen[-1]["confidence"] if seen else [0] * GAMMA:
+        for step in seen[-1]["confidence"] if seen else []:
             total = min(total + step, HAZARD_LIMIT)
             hazards.append(total)
-        return hazards, bool(seen)
+        return hazards
 
 
 class Machine(RuleBasedStateMachine):
@@ -60,10 +61,11 @@ class Machine(RuleBasedStateMachine):
     def process(self, data: st.DataObject) -> None:
         for drafted in (True, False):
             slots = [s for s in self._with(1) if self.model[s].generations[-1]["drafted"] == drafted]
-            rows = [data.draw(st.lists(_STEP, min_size=GAMMA, max_size=GAMMA)) for _ in slots] if drafted else None
+            steps = data.draw(st.integers(1, GAMMA))
+            rows = [data.draw(st.lists(_STEP, min_size=steps, max_size=steps)) for _ in slots] if drafted else None
             hazards = None
             if rows is not None:
-                hazards = np.minimum(np.cumsum(np.array(rows, dtype=int).reshape(-1, GAMMA), axis=1), HAZARD_LIMIT)
+                hazards = np.minimum(np.cumsum(np.array(rows, dtype=int).reshape(-1, steps), axis=1), HAZARD_LIMIT)
                 hazards = hazards.astype(np.int32)
             self.history.process(np.array(slots, dtype=int), hazards)
             for i, slot in enumerate(slots):
@@ -94,9 +96,11 @@ class Machine(RuleBasedStateMachine):
         if not slots.size:
             return
         view = self.history.before(slots)
-        for row, known, slot in zip(view.hazards, view.known, slots, strict=True):
-            expected, expected_known = self.model[slot].before()
-            assert (row.tolist(), bool(known)) == (expected, expected_known)
+        seen = [self.model[slot].before() for slot in slots]
+        width = max(map(len, seen)) or GAMMA
+        for row, known, hazards in zip(view.hazards, view.known, seen, strict=True):
+            expected = hazards + [HAZARD_LIMIT] * (width - len(hazards)) if hazards else [0] * width
+            assert (row.tolist(), bool(known)) == (expected, bool(hazards))
 
 
 TestHistory = Machine.TestCase
@@ -129,6 +133,16 @@ def test_after_a_pause_the_last_survival_known_is_seen() -> None:
     view = history.before(slot)
     assert view.hazards.tolist() == last.tolist() and view.known[0]
     assert history.scheduled[0] == history.processed[0] + 1 == 5
+
+
+def test_a_shorter_block_tells_of_its_own_tokens_alone() -> None:
+    history, slot = SurvivalHistory(1, 4), np.array([0])
+    for hazards in ([[3, 8, 9, 11]], [[5]], [[6, 7]]):
+        history.schedule(slot, drafted=True)
+        history.process(slot, np.array(hazards, dtype=np.int32))
+        history.schedule(slot, drafted=False)
+        assert history.before(slot).hazards.tolist() == hazards
+        history.process(slot, None)
 
 
 def test_a_block_of_the_wrong_kind_is_refused() -> None:

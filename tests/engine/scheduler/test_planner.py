@@ -170,12 +170,9 @@ def test_observed_times_come_back_in_later_plans() -> None:
     for _ in range(300):
         plan = planner.plan(view, caps, load)
         curve = plan.curve
-        planner.observe(
-            plan,
-            target_s=1.3 * curve.target_s,
-            verify_s=2 * curve.verify_s,
-            draft_s=0.7 * curve.draft_s if plan.next_steps else None,
-        )
+        planner.observe(plan, target_s=1.3 * curve.target_s, verify_s=2 * curve.verify_s)
+        if plan.next_steps:
+            planner.observe_draft(load, draft_s=0.7 * curve.draft_s)
     plan = planner.plan(view, caps, load)
     assert plan.expected.target_s == pytest.approx(1.3 * plan.curve.target_s, rel=0.02)
     assert plan.expected.verify_s == pytest.approx(2 * plan.curve.verify_s, rel=0.02)

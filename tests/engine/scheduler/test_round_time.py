@@ -73,7 +73,7 @@ def test_measurements_correct_every_part() -> None:
     for _ in range(300):
         clock.observe_target(9, predicted_s=before.target_s, measured_s=1.5 * before.target_s)
         clock.observe_verify(load, predicted_s=before.verify_s, measured_s=0.5 * before.verify_s)
-        clock.observe_draft(load, predicted_s=before.draft_s, measured_s=2 * before.draft_s)
+        clock.observe_draft(load, measured_s=2 * before.draft_s)
     curve, expected = clock.parts(load, num_tokens=9, drafts=True)
     assert curve == before
     assert expected.target_s == pytest.approx(1.5 * before.target_s, rel=0.01)
@@ -91,7 +91,7 @@ def test_without_adapting_measurements_change_nothing() -> None:
     for _ in range(50):
         clock.observe_target(9, predicted_s=1e-3, measured_s=2e-3)
         clock.observe_verify(load, predicted_s=1e-3, measured_s=2e-3)
-        clock.observe_draft(load, predicted_s=1e-3, measured_s=2e-3)
+        clock.observe_draft(load, measured_s=2e-3)
     assert (clock.step_times_s(load, most_tokens=32) == before[0]).all()
     assert clock.parts(load, num_tokens=9, drafts=True) == before[1]
 
