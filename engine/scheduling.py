@@ -10,6 +10,7 @@ from dspark.engine.ngram.lookup import Lookup
 from dspark.engine.ngram.scheduling import LookupScheduler
 from dspark.engine.orders import RoundOrder
 from dspark.engine.round_bounds import round_load, useful_steps
+from dspark.engine.sampling import Sampling
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 # Requests up to which a plan is kept for so many further rounds: the host's work on one is a good part of such rounds.
-_KEPT = ((4, 15), (16, 5), (64, 1))
+_KEPT = ((4, 15), (16, 5), (512, 1))
+_ABOUT_AS_MANY = 1 / 16  # share by which the number of requests may have changed meanwhile
 
 
 class RoundScheduler(Protocol):
@@ -100,8 +102,8 @@ class PlannedScheduler:
     `async`: the budget rests on the block before, whose confidence came back while that round ran, and the device
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
 
-    Rounds of few requests are short, and what a plan rests on then changes slowly: `async` keeps a plan for some
-    rounds, as long as the number of requests stays and drafting was not just taken up or given up.
+    What a plan rests on changes slowly, and the host takes a good part of a short round for one: `async` keeps the
+    capacity for some rounds, as long as there are about as many requests and drafting goes on as it did.
     """
 
     def __init__(self, slots: SlotTable, planner: RoundPlanner, policy: Planned, *, temperatures: np.ndarray) -> None:
@@ -132,7 +134,7 @@ class PlannedScheduler:
         if plan is None:
             view = self._slots.history.before(rows)
             plan = self._new_plan(rows, view.hazards, caps, known=view.known)
-        return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
+        return RoundOrder(steps, caps, budget=max(plan.num_tokens - len(rows), 0), plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
@@ -157,10 +159,12 @@ class PlannedScheduler:
         plan = self._plan
         if plan is None or self._rounds_kept == 0:
             return None
-        load = plan.load
-        if len(rows) != load.num_requests or bool(self._slots.temperature[rows].any()) != load.sampled:
+        load, budget = plan.load, plan.num_tokens - len(rows)
+        if abs(len(rows) - load.num_requests) > _ABOUT_AS_MANY * load.num_requests:
             return None
-        if steps != plan.next_steps or int(caps.sum()) < plan.budget:
+        if (Sampling.of(self._slots, rows) is not Sampling.GREEDY) != load.sampled:
+            return None
+        if steps != plan.next_steps or int(caps.sum()) < budget or budget < 0:
             return None
         self._rounds_kept -= 1
         return plan

@@ -195,7 +195,7 @@ def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeyp
     for order in orders:
         # As many as it was made for, and no more to verify than they may have.
         assert order.plan.load.num_requests == len(order.lengths)
-        assert order.plan.budget <= order.lengths.sum()
+        assert order.budget == order.plan.budget <= order.lengths.sum()
     runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
     assert 2 <= max(runs) <= 16
     assert len(runs) < 0.7 * len(orders)
