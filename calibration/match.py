@@ -6,6 +6,7 @@ from dspark.calibration.artefact import Calibration
 from dspark.calibration.errors import CalibrationError
 from dspark.calibration.sampling import SamplingSettings
 from dspark.calibration.traces import Provenance
+from dspark.calibration.verdict import made_worse
 
 _REMEDY = (
     "Run `dspark calibrate` again with these settings, decode by a --policy that reads no confidence, such as fixed:7, "
@@ -32,6 +33,11 @@ def check_calibration(calibration: Calibration, present: Provenance, *, gamma: i
     ]
     if calibration.provenance.acceptance is None:
         warnings.append("The calibration does not say for which acceptance mode it was made.")
+    if made_worse([position.metrics for position in calibration.positions]):
+        warnings.append(
+            "The calibration made the confidences worse where it was measured, and is used all the same; without it "
+            "every temperature is 1."
+        )
     return warnings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,37 +27,38 @@ def verdict(fits: Sequence[PositionFit], metrics: Sequence[PositionMetrics], *, 
     """One sentence: did calibration help?"""
     if not any(fit.fitted for fit in fits):
         return "Too little was observed to calibrate any position: every temperature stays 1."
-    known = [m for m in metrics if m.before.ece_null is not None and m.after.ece_null is not None]
+    known = _known(metrics)
     if not known:
         return "No round is left to measure the temperatures on."
-    measured = [m for m in known if m.rounds >= FEWEST_MEASURED]
+    measured = _measured(metrics)
     if not measured:
         return (
             f"Too few rounds to tell whether calibration helps: {max(m.rounds for m in known)} at a position to "
             f"measure on, and it takes {FEWEST_MEASURED}."
         )
-    before = float(np.mean([m.before.ece for m in measured]))
-    after = float(np.mean([m.after.ece for m in measured]))
-    null_mean = float(np.mean([m.after.ece_null.mean for m in measured if m.after.ece_null]))
-    null_high = float(np.mean([m.after.ece_null.high for m in measured if m.after.ece_null]))
-    before_high = float(np.mean([m.before.ece_null.high for m in measured if m.before.ece_null]))
+    mean = _MeanEce.of(measured)
     inside = sum(bool(m.after.calibrated) for m in measured)
     change = (
-        f"mean {'held-out' if held_out else 'fitted'} ECE {before:.4f} before and {after:.4f} after, against "
-        f"{null_mean:.4f} (95 %: {null_high:.4f}) for perfect calibration; {inside} of {len(measured)} positions are "
-        "inside their null"
+        f"mean {'held-out' if held_out else 'fitted'} ECE {mean.before:.4f} before and {mean.after:.4f} after, against "
+        f"{mean.perfect:.4f} (95 %: {mean.perfect_high:.4f}) for perfect calibration; {inside} of {len(measured)} "
+        "positions are inside their null"
     )
-    noise = null_high - null_mean
-    if before <= before_high and abs(before - after) <= noise:
+    if mean.before <= mean.before_high and abs(mean.before - mean.after) <= mean.noise:
         most = max(m.rounds for m in measured)
         if most < FEW_ROUNDS:
             return f"Before and after, {most} rounds cannot tell the confidences from calibrated ones: {change}."
         return f"The confidences were calibrated already, and calibration changes nothing beyond noise: {change}."
-    if after < before - noise:
+    if mean.better:
         return f"Calibration helped: {change}."
-    if after > before + noise:
+    if mean.worse:
         return f"Calibration made the confidences worse, use temperatures of 1: {change}."
     return f"Calibration made no difference beyond noise: {change}."
+
+
+def made_worse(metrics: Sequence[PositionMetrics]) -> bool:
+    """Does the verdict on these metrics say that calibration did harm?"""
+    measured = _measured(metrics)
+    return bool(measured) and _MeanEce.of(measured).worse
 
 
 def warnings(
@@ -147,3 +149,45 @@ def _about_metrics(metrics: Sequence[PositionMetrics]) -> list[str]:
                 f"before and {m.after.auc:.4f} after."
             )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _MeanEce:
+    """ECE of survival before and after, and of samples that are perfectly calibrated, averaged over positions."""
+
+    before: float
+    after: float
+    before_high: float  # 95 % of perfect samples of the numbers before
+    perfect: float  # of the numbers after
+    perfect_high: float
+
+    @classmethod
+    def of(cls, measured: Sequence[PositionMetrics]) -> _MeanEce:
+        return cls(
+            before=float(np.mean([m.before.ece for m in measured])),
+            after=float(np.mean([m.after.ece for m in measured])),
+            before_high=float(np.mean([m.before.ece_null.high for m in measured if m.before.ece_null])),
+            perfect=float(np.mean([m.after.ece_null.mean for m in measured if m.after.ece_null])),
+            perfect_high=float(np.mean([m.after.ece_null.high for m in measured if m.after.ece_null])),
+        )
+
+    @property
+    def noise(self) -> float:
+        return self.perfect_high - self.perfect
+
+    @property
+    def better(self) -> bool:
+        return self.after < self.before - self.noise
+
+    @property
+    def worse(self) -> bool:
+        return self.after > self.before + self.noise
+
+
+def _known(metrics: Sequence[PositionMetrics]) -> list[PositionMetrics]:
+    return [m for m in metrics if m.before.calibrated is not None and m.after.calibrated is not None]
+
+
+def _measured(metrics: Sequence[PositionMetrics]) -> list[PositionMetrics]:
+    """Positions with rounds enough to have a say."""
+    return [m for m in _known(metrics) if m.rounds >= FEWEST_MEASURED]

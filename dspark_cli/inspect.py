@@ -159,11 +159,12 @@ def _rows(found: Inspection, target: str | None) -> list[tuple[str, str]]:
     model, drafter = found.model, found.drafter
     if model is not None:
         layers = "1 layer" if model.num_layers == 1 else f"{model.num_layers} layers"
+        limit = model.max_position_embeddings
         heads = f"{model.num_heads}/{model.num_kv_heads} heads of {model.head_dim}"
         rows += [
             ("layers", f"{layers} of {model.hidden_size}, {heads}, MLP {model.intermediate_size}"),
             ("vocabulary", f"{model.vocab_size:,} tokens"),
-            ("context limit", f"{model.max_position_embeddings:,} tokens"),
+            ("context limit", "1 token" if limit == 1 else f"{limit:,} tokens"),
         ]
     if drafter is not None:
         rows += _draft_rows(drafter)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspark.cli import options
-from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.errors import Interrupted, Refusals, flags_named
 from dspark.cli.lists import whole_numbers
 from dspark.cli.loading import resolve_models
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR, PROFILE, PROFILE_PICTURE
@@ -82,33 +82,40 @@ def profile(
     from dspark.engine.config import EngineConfig
     from dspark.engine.jobs.output_places import check_folder
     from dspark.engine.jobs.pair_files import NamedPair, check_replaced
-    from dspark.engine.profiling.settings import ProfileSettings
+    from dspark.engine.profiling.settings import DEFAULT_CONTEXTS, ProfileSettings
 
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
-    with flags_named(ctx):
-        engine_config = EngineConfig(
-            target=target,
-            drafter=drafter,
-            device=device,
-            dtype=dtype,
-            load_format=load_format,
-            concurrency=concurrency,
-            seed=seed,
-        )
-        settings = ProfileSettings(
-            context_tokens=whole_numbers(context_tokens, "--context-tokens", example="256,1024", least=1),
-            max_batch_tokens=max_batch_tokens,
-            repeats=repeats,
-            seed=seed,
-            target_name=target,
-            drafter_name=drafter if load_format == "dummy" else drafter_for(target, drafter),
-        )
+    refusals = Refusals(ctx)
+    engine_config = refusals.made(
+        EngineConfig,
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        load_format=load_format,
+        concurrency=concurrency,
+        seed=seed,
+    )
+    drafter_name = drafter if load_format == "dummy" else drafter_for(target, drafter)
+    contexts = refusals.made(whole_numbers, context_tokens, "--context-tokens", example="256,1024", least=1)
+    settings = refusals.made(
+        ProfileSettings,
+        # Refused once is enough.
+        context_tokens=contexts or DEFAULT_CONTEXTS,
+        max_batch_tokens=max_batch_tokens,
+        repeats=repeats,
+        seed=seed,
+        target_name=target,
+        drafter_name=drafter_name,
+    )
     document, picture = workdir / PROFILE, workdir / PROFILE_PICTURE
     # Fail now rather than when everything is measured.
-    check_folder(workdir, flag="--workdir")
-    if not overwrite:
-        check_replaced([document], NamedPair(target, settings.drafter_name or shaped_drafter(target)))
+    with refusals.collected():
+        check_folder(workdir, flag="--workdir")
+        if not overwrite:
+            check_replaced([document], NamedPair(target, drafter_name or shaped_drafter(target)))
+    refusals.tell()
     measured = _run(ctx, engine_config, settings, document)
     _save(measured, document, picture)
     _render(measured, document, picture, sink)

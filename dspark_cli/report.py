@@ -87,17 +87,9 @@ def _render(made: Report, output: Path, sink: Sink) -> None:
         prefix = f"{run['run']}: " if len(runs) > 1 else ""
         rows.append((f"{prefix}figures", ", ".join(run["figures"]) or "none"))
         rows += [(f"{prefix}missing", line) for line in _missing(run["missing"])]
-        if run["verdict"] is not None:
-            rows += [(f"{prefix}verdict", sentence) for sentence in run["verdict"]["sentences"]]
-        else:
-            rows.append((f"{prefix}verdict", _undecided(run["missing"])))
+        sentences = [run["undecided"]] if run["verdict"] is None else run["verdict"]["sentences"]
+        rows += [(f"{prefix}verdict", sentence) for sentence in sentences]
     sink.table("report", [*rows, ("page", str(page)), ("numbers", str(summary))])
-
-
-def _undecided(entries: list[dict[str, str]]) -> str:
-    """What keeps scheduled verification from being judged is what keeps it from being replayed."""
-    remedy = next(entry["remedy"] for entry in entries if entry["name"] == "policy_frontier")
-    return f"cannot tell yet: {remedy[0].lower()}{remedy[1:]}"
 
 
 def _missing(entries: list[dict[str, str]]) -> list[str]:

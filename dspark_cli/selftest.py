@@ -9,7 +9,7 @@ import typer
 
 from dspark.cli import options
 from dspark.cli.artefacts import add_artefacts, used_artefacts
-from dspark.cli.errors import FAILURE, Interrupted, flags_named
+from dspark.cli.errors import FAILURE, Interrupted, Refusals, flags_named
 from dspark.cli.loading import check_fit, resolve_models
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs.workdir_names import DEFAULT_WORKDIR
@@ -101,21 +101,29 @@ def selftest(
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
     from dspark.engine.config import EngineConfig
+    from dspark.engine.scheduler.policies import parse_policy
     from dspark.engine.selftest.settings import SelftestSettings
 
-    with flags_named(ctx):
-        engine_config = EngineConfig(
-            target=target,
-            drafter=drafter,
-            device=device,
-            dtype=dtype,
-            policy=policy,
-            acceptance=acceptance,
-            draft_top_k=draft_top_k,
-            concurrency=concurrency,
-            adapt=not no_adapt,
-        )
-        settings = SelftestSettings(texts=texts, text_tokens=text_tokens, contexts=contexts, samples=samples, seed=seed)
+    refusals = Refusals(ctx)
+    engine_config = refusals.made(
+        EngineConfig,
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        policy=policy,
+        acceptance=acceptance,
+        draft_top_k=draft_top_k,
+        concurrency=concurrency,
+        adapt=not no_adapt,
+    )
+    settings = refusals.made(
+        SelftestSettings, texts=texts, text_tokens=text_tokens, contexts=contexts, samples=samples, seed=seed
+    )
+    if policy is not None:
+        # A draft length past the drafter's own is refused once the drafter is known.
+        refusals.made(parse_policy, policy, None)
+    refusals.tell()
     check_pair(ctx, engine_config, settings, workdir=workdir)
 
 

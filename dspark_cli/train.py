@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dspark.cli import options, train_options
-from dspark.cli.errors import Interrupted, flags_named
+from dspark.cli.errors import Interrupted, Refusals, flags_named
 from dspark.cli.lists import numbers, whole_numbers
 from dspark.cli.train_result import render
 from dspark.engine.errors import UsageError
@@ -78,56 +78,70 @@ def train(
     from dspark.engine.training.output_folder import OutputFolder
     from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
 
-    refuse_both(resume=resume, overwrite=overwrite)
     if steps is None and minutes is None:
         minutes = 10.0
-    chosen = None if feature_layers is None else whole_numbers(feature_layers, "--feature-layers", example="1,8,15")
-    with flags_named(ctx):
-        job = TrainJob(
-            target=target,
-            output=output,
-            shape=DrafterShape(
-                layers=layers,
-                block_size=block_size,
-                markov_head=markov_head,
-                markov_rank=markov_rank,
-                feature_layers=chosen,
-                mask_token_id=mask_token_id,
-            ),
-            settings=TrainSettings(
-                steps=steps,
-                minutes=minutes,
-                rows=rows,
-                row_tokens=row_tokens,
-                anchors=anchors,
-                optimizer=optimizer,
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                evaluate_every_s=evaluate_every,
-                seed=seed,
-            ),
-            text=TextSettings(
-                prompts=prompts,
-                data=data,
-                minutes=text_minutes,
-                tokens=text_tokens,
-                temperatures=numbers(temperatures, "--temperatures", example="1,0.6,0"),
-                max_tokens=max_tokens,
-                concurrency=concurrency,
-            ),
-            device=device,
-            dtype=dtype,
-            resume=resume,
-            overwrite=overwrite,
-            workers=Workers.asked(num_workers, ray),
-            license=license,
-            command=shlex.join(["dspark", *sys.argv[1:]]),
-        )
-    if prompts is not None and data is not None and data.exists() and not resume:
-        raise UsageError(
-            f"--data {data} holds text already, so no prompt of --prompts {prompts} would be answered",
-            "Leave --prompts out to train on that text, or give --data a file that is yet to be written.",
-        )
+    refusals = Refusals(ctx)
+    with refusals.collected():
+        refuse_both(resume=resume, overwrite=overwrite)
+    chosen = None
+    if feature_layers is not None:
+        chosen = refusals.made(whole_numbers, feature_layers, "--feature-layers", example="1,8,15")
+    shape = refusals.made(
+        DrafterShape,
+        layers=layers,
+        block_size=block_size,
+        markov_head=markov_head,
+        markov_rank=markov_rank,
+        feature_layers=chosen,
+        mask_token_id=mask_token_id,
+    )
+    settings = refusals.made(
+        TrainSettings,
+        steps=steps,
+        minutes=minutes,
+        rows=rows,
+        row_tokens=row_tokens,
+        anchors=anchors,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        evaluate_every_s=evaluate_every,
+        seed=seed,
+    )
+    mix = refusals.made(numbers, temperatures, "--temperatures", example="1,0.6,0")
+    text = refusals.made(
+        TextSettings,
+        prompts=prompts,
+        data=data,
+        minutes=text_minutes,
+        tokens=text_tokens,
+        # Refused once is enough.
+        temperatures=mix or (1.0,),
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+    )
+    job = refusals.made(
+        TrainJob,
+        target=target,
+        output=output,
+        shape=shape,
+        settings=settings,
+        text=text,
+        device=device,
+        dtype=dtype,
+        resume=resume,
+        overwrite=overwrite,
+        workers=refusals.made(Workers.asked, num_workers, ray),
+        license=license,
+        command=shlex.join(["dspark", *sys.argv[1:]]),
+    )
+    with refusals.collected():
+        if prompts is not None and data is not None and data.exists() and not resume:
+            raise UsageError(
+                f"--data {data} holds text already, so no prompt of --prompts {prompts} would be answered",
+                "Leave --prompts out to train on that text, or give --data a file that is yet to be written.",
+            )
+    refusals.tell()
     check_folder(output, flag="--output")
     OutputFolder(output).check(job.data, resume=resume, overwrite=overwrite)
     sink.resumable = True

@@ -6,6 +6,7 @@ further is no other one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ def check_replaced(paths: Sequence[Path], pair: NamedPair) -> None:
     """
     reasons = []
     for path in paths:
-        if not path.exists():
+        # A link that leads nowhere is a file that cannot be read, and not one that was never made.
+        if not os.path.lexists(path):
             continue
         try:
             found = _pair_of(path)

@@ -26,8 +26,9 @@ class ResultFile:
     """Rows as they complete.
 
     `<output>.partial` begins with a header line that says what the rows depend on; each line after it is one row, an
-    `index` with it. `publish` writes the rows in index order under a temporary name and renames that to `output`, so
-    the final name never holds half a file. Row bytes stay in the file; memory holds one offset a row.
+    `index` with it; of a row that stands there twice the last line counts. `publish` writes the rows in index order
+    under a temporary name and renames that to `output`, so the final name never holds half a file. Row bytes stay in
+    the file; memory holds one offset a row.
 
     A row has left this process when `append` returns, so a kill loses none. The disk is only waited for by the first
     `append` after `sync_interval_s`, by `close` and by `publish`: a power cut may lose the rows appended since.

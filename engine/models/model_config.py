@@ -128,6 +128,7 @@ class ModelConfig:
             "eos_token_ids": read(lambda: token_ids(config, "eos_token_id", family.eos_token_id, source="config.json")),
         }
         refusals.check(lambda: _refuse_heads(num_heads, num_kv_heads, head_dim))
+        refusals.check(lambda: _refuse_context(sizes["max_position_embeddings"]))
         if architecture is None or not plain or None in sizes.values():
             return None
         return cls(
@@ -206,6 +207,14 @@ def _refuse_heads(num_heads: int | None, num_kv_heads: int | None, head_dim: int
     if head_dim is not None and (head_dim < 2 or head_dim % 2):
         refusals.add(f"heads of {head_dim} channels cannot be rotated in pairs", CORRECT)
     refusals.raise_first()
+
+
+def _refuse_context(limit: int | None) -> None:
+    # A prompt has one token at least, and so has what is decoded behind it.
+    if limit == 1:
+        raise CheckpointError(
+            "a context limit of 1 token (max_position_embeddings: 1) leaves nothing to decode behind a prompt", CORRECT
+        )
 
 
 def _refuse_window(config: Mapping[str, Any], architecture: str | None, family: _Family) -> None:

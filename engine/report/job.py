@@ -53,7 +53,7 @@ def make_report(
                 figures=drawn.place(section.panels, slug),
                 missing=section.missing,
                 notes=section.run.notes,
-                verdict=() if section.verdict is None else section.verdict.sentences,
+                verdict=(section.undecided,) if section.verdict is None else section.verdict.sentences,
             )
         )
     about = manifest(runs, seed=seed)
@@ -136,6 +136,7 @@ def _section_summary(section: Section) -> dict[str, Any]:
         "missing": section.missing,
         "notes": section.run.notes,
         "verdict": section.verdict,
+        "undecided": section.undecided if section.verdict is None else None,
     }
 
 

@@ -40,7 +40,7 @@ class Group:
     figures: tuple[PlacedFigure, ...]
     missing: tuple[MissingPanel, ...] = ()
     notes: tuple[str, ...] = ()
-    verdict: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()  # its sentences, or why there is none
 
 
 def render_page(title: str, groups: Sequence[Group], facts: Sequence[tuple[str, str]]) -> str:

@@ -48,6 +48,13 @@ class Section:
     frontier: Frontier | None
     verdict: Verdict | None
 
+    @property
+    def undecided(self) -> str:
+        """Why there is no verdict, where there is none: what keeps it from being given is what keeps from a replay."""
+        lacking = next(panel for panel in self.missing if panel.name in _REPLAYED)
+        reason = f"{lacking.reason[0].lower()}{lacking.reason[1:]}"
+        return f"Whether scheduled verification pays cannot be told yet: {reason} {lacking.remedy}"
+
 
 def make_section(run: Run, *, seed: int, progress: Progress) -> Section:
     """Compute all numbers of `run`; nothing is drawn yet."""

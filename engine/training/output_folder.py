@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -56,7 +57,8 @@ class OutputFolder:
         refuse_locked(self.folder, self.folder, flag=_FLAG)
         if resume or overwrite:
             return
-        taken = [name for name in (CONFIG_FILE, SINGLE_FILE, STATE_FOLDER) if (self.folder / name).exists()]
+        # A link that leads nowhere, to a disk that is away, is not given up unasked either.
+        taken = [name for name in (CONFIG_FILE, SINGLE_FILE, STATE_FOLDER) if os.path.lexists(self.folder / name)]
         if taken:
             raise UsageError(
                 f"{self.folder} holds a drafter or an interrupted run ({taken[0]})",

@@ -26,8 +26,10 @@ from dspark.calibration import (
     check_sampling,
     load_calibration,
     make_traces,
+    measure,
     save_calibration,
 )
+from dspark.calibration.verdict import verdict
 
 WHO = Provenance("target", "drafter", "rejection", "aa", "bb")
 
@@ -248,6 +250,19 @@ def test_what_does_not_belong_is_refused(made: Calibration, present: Provenance,
     with pytest.raises(CalibrationError, match=sentence) as caught:
         check_calibration(made, present, gamma=gamma)
     assert "dspark calibrate" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("temperatures", "warns"), [((4.0, 4.0), True), ((1.0, 1.0), False)], ids=["worse", "same"])
+def test_a_calibration_that_did_harm_where_it_was_measured_warns(
+    made: Calibration, simulate, temperatures: tuple[float, float], warns: bool
+) -> None:
+    # The head that is simulated says the truth already.
+    metrics = measure(simulate(3000, (1.0, 1.0)), temperatures, rng=np.random.default_rng(0))
+    positions = tuple(replace(p, metrics=m) for p, m in zip(made.positions, metrics, strict=True))
+    warnings = check_calibration(replace(made, positions=positions), WHO, gamma=2)
+    assert [("made the confidences worse" in warning) for warning in warnings] == [True] * warns
+    fits = [position.fit for position in made.positions]
+    assert verdict(fits, metrics, held_out=True).startswith("Calibration made the confidences worse") == warns
 
 
 def test_other_sampling_and_unrecorded_models_warn(made: Calibration) -> None:

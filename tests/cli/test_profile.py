@@ -234,6 +234,23 @@ def test_usage(workplace, capsys, arguments, message):
     assert not workplace.asked
 
 
+def test_all_that_is_wrong_is_told_at_once(workplace, capsys):
+    Path("w").mkdir()
+    Path("w/profile.json").write_text("{")
+    arguments = ["--device", "tpu", "--context-tokens", "many", "--repeats", "0", "--workdir", "w"]
+    assert main(["profile", *arguments]) == 2
+    what, remedy = capsys.readouterr().err.splitlines()
+    assert what.split("; ") == [
+        "dspark: --device is 'tpu'",
+        "--context-tokens is 'many', not whole numbers of at least 1",
+        "--repeats is 0",
+        "w/profile.json would be replaced, and cannot be read to see which models it is of",
+    ]
+    for part in ("Choose one of: auto, cpu, cuda.", "Write, say, --context-tokens 256,1024.", "Give another --workdir"):
+        assert part in remedy
+    assert not workplace.asked
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_refused_before_loading(workplace, capsys):
     assert main(["profile", "--device", "cuda"]) == 2

@@ -75,9 +75,13 @@ def test_without_profile_and_traces_the_verdict_is_that_it_cannot_tell(capsys, b
     Path("w").mkdir()
     Path("w/decode.metrics.json").write_text(json.dumps(decode_metrics()))
     assert main(["report", "--workdir", "w"]) == 0
-    lines = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "verdict cannot tell yet: run `dspark profile --workdir w` and `dspark calibrate --workdir w`." in lines
-    assert json.loads(Path("w/report/summary.json").read_text())["runs"][0]["verdict"] is None
+    told = (
+        "Whether scheduled verification pays cannot be told yet: there is no profile.json and no traces.parquet. "
+        "Run `dspark profile --workdir w` and `dspark calibrate --workdir w`."
+    )
+    assert f"verdict {told}" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    run = json.loads(Path("w/report/summary.json").read_text())["runs"][0]
+    assert (run["verdict"], run["undecided"]) == (None, told)
 
 
 def test_a_seed_makes_the_numbers_and_a_configuration_file_can_set_it(blank_pictures):

@@ -189,3 +189,11 @@ def test_a_profile_in_the_work_directory_brings_async_in(capsys):
 def test_what_cannot_be_tested_is_refused(capsys, flags, sentence):
     assert main(["selftest", *pair("dspark_rnn"), *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_all_that_is_wrong_is_told_at_once(capsys):
+    assert main(["selftest", "--dtype", "int3", "--samples", "3", "--policy", "lucky"]) == 2
+    what, remedy = capsys.readouterr().err.splitlines()
+    told = ["dspark: --dtype is 'int3'", "--samples is 3", "--policy 'lucky' is unknown"]
+    assert what.split("; ") == told
+    assert "Choose one of: auto, float32" in remedy and "Give a whole number of at least 32." in remedy

@@ -158,6 +158,25 @@ def test_usage(workplace, capsys, arguments, message):
     assert not workplace.asked
 
 
+def test_all_that_is_wrong_is_told_at_once(workplace, capsys):
+    arguments = ["--resume", "--overwrite", "--feature-layers", "a", "--layers", "0", "--optimizer", "sgd"]
+    arguments += ["--temperatures", "hot", "--max-tokens", "1", "--dtype", "int8"]
+    assert main(["train", "-o", "d", *arguments]) == 2
+    what, remedy = capsys.readouterr().err.splitlines()
+    assert what.split("; ") == [
+        "dspark: --resume and --overwrite exclude each other",
+        "--feature-layers is 'a', not whole numbers",
+        "--layers is 0",
+        "--optimizer is 'sgd'",
+        "--temperatures is 'hot', not numbers",
+        "--max-tokens is 1",
+        "--dtype int8 cannot be trained in",
+    ]
+    for part in ("Keep one of them.", "Write, say, --feature-layers 1,8,15.", "Choose one of: adamw, muon."):
+        assert part in remedy
+    assert not workplace.asked and not Path("d").exists()
+
+
 def test_texts_under_way_when_time_is_up_have_no_countdown():
     from dspark.cli.train_progress import writing_line
 

@@ -61,6 +61,14 @@ def test_what_cannot_be_read_counts_as_anothers(tmp_path, name, content):
         check_replaced([tmp_path / name], SAME)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_link_that_leads_nowhere_counts_as_anothers(tmp_path, name):
+    (tmp_path / name).symlink_to(tmp_path / "gone" / name)
+    with pytest.raises(UsageError, match="cannot be read to see which models it is of") as caught:
+        check_replaced([tmp_path / name], SAME)
+    assert "--overwrite" in caught.value.remedy
+
+
 def test_all_reasons_are_told_at_once(folder):
     with pytest.raises(UsageError) as caught:
         check_replaced([folder / name for name in NAMES], NamedPair("big", "ngram"))

@@ -61,6 +61,28 @@ def test_zeros_of_a_power_cut_are_torn_off(tmp_path):
     results.close()
 
 
+def test_of_a_row_that_stands_twice_the_last_line_counts(tmp_path):
+    partial = partial_path(tmp_path / "out.jsonl")
+    results = opened(tmp_path)
+    for index in range(3):
+        results.append(index, record(index, f"first {index}"))
+    results.close()
+    again = strict_json.dumps({"index": 1, **record(1, "second 1")}) + b"\n"
+    with partial.open("ab") as file:
+        file.write(again + again)
+    results = opened(tmp_path, resume=True)
+    assert (results.num_done, [results.is_done(index) for index in range(4)]) == (3, [True, True, True, False])
+    results.append(3, record(3, "first 3"))
+    publish(results)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["index"], row["text"]) for row in rows] == [
+        (0, "first 0"),
+        (1, "second 1"),
+        (2, "first 2"),
+        (3, "first 3"),
+    ]
+
+
 def changed(path, value):
     """The line of row 1 with `value` at `path`, dotted."""
     line = {"index": 1, **record(1)}

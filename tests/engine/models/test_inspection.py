@@ -89,6 +89,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], list[str]]] = 
     "experts": ({"num_experts": 8}, {}, []),
     "head-type": ({"markov_head_type": "lstm"}, {}, []),
     "block": ({"block_size": 0}, {}, []),
+    "context": ({"max_position_embeddings": 1}, {}, []),
     "no-format": ({"architectures": ["Qwen3Model"]}, {}, []),
 }
 
@@ -109,6 +110,19 @@ def test_what_loading_refuses_is_refused_in_the_same_words(
         assert said in list(map(str, found.refusals))
     for refusal in found.refusals:
         assert_reads_well(refusal)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_target_needs_room_for_a_prompt_and_an_answer(tmp_path: Path, limit: int) -> None:
+    target = chat_target(tmp_path / "target")
+    raw = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(raw | {"max_position_embeddings": limit}))
+    if limit == 2:
+        assert inspect(target).usable
+        return
+    with pytest.raises(CheckpointError) as refused:
+        Target.load(target, device=CPU, dtype="float32")
+    assert list(map(str, inspect(target).refusals)) == [str(refused.value)]
 
 
 BROKEN_TOKENIZERS = {

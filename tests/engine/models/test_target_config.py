@@ -49,6 +49,7 @@ REFUSALS = {
     "quantised": (config(quantization_config={"quant_method": "gptq"}), "gptq"),
     "missing_size": ({key: value for key, value in config().items() if key != "vocab_size"}, "`vocab_size` .*missing"),
     "uneven_heads": (config(num_key_value_heads=4), "6 attention heads"),
+    "no_room": (config(max_position_embeddings=1), "context limit of 1 token"),
 }
 
 

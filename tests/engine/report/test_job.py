@@ -226,6 +226,32 @@ def test_metrics_of_a_decode_alone_show_its_lengths(tmp_path, blank_pictures):
     assert run["figures"]["acceptance_lengths"]["lengths"][0]["counts"] == [3, 2, 1]
 
 
+NO_VERDICT = {
+    "decode alone": (False, None, "there is no profile.json and no traces.parquet", ["profile", "calibrate"]),
+    "profile alone": (True, None, "there is no traces.parquet", ["calibrate"]),
+    "traces alone": (False, 100, "there is no profile.json", ["profile"]),
+    "empty traces": (True, 0, "traces.parquet holds no rounds", ["calibrate"]),
+}
+
+
+@pytest.mark.parametrize(("profile", "rounds", "reason", "commands"), NO_VERDICT.values(), ids=NO_VERDICT)
+def test_where_a_verdict_would_stand_the_page_says_what_it_lacks(
+    tmp_path, blank_pictures, profile, rounds, reason, commands
+):
+    (tmp_path / "decode.metrics.json").write_text(json.dumps(decode_metrics()))
+    if profile:
+        save_profile(make_profile(), tmp_path / "profile.json")
+    if rounds is not None:
+        write_traces(make_rounds(rounds), tmp_path / "traces.parquet")
+    report = report_of(tmp_path)
+    (run,) = report.summary["runs"]
+    remedy = " and ".join(f"`dspark {command} --workdir {tmp_path}`" for command in commands)
+    told = f"Whether scheduled verification pays cannot be told yet: {reason}. Run {remedy}."
+    assert (run["verdict"], run["undecided"]) == (None, told)
+    (box,) = re.findall(r'<div class="verdict">(.*?)</div>', report.page, re.DOTALL)
+    assert re.sub("</?code>", "`", box).strip() == f"<p>{told}</p>"
+
+
 def test_two_runs_are_compared(tmp_path):
     folders = [make_run(tmp_path / name, rounds=200, seed=i, slower=1 + i) for i, name in enumerate(("Fast", "slow"))]
     report = report_of(*folders)

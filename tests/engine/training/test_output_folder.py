@@ -49,6 +49,14 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path, name):
     folder.check(tmp_path / "text.jsonl", resume=False, overwrite=True)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "training"])
+def test_a_link_that_leads_nowhere_is_not_replaced_unasked(tmp_path, name):
+    (tmp_path / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match=f"holds a drafter or an interrupted run \\({name}\\)"):
+        OutputFolder(tmp_path).check(tmp_path / "text.jsonl", resume=False, overwrite=False)
+    OutputFolder(tmp_path).check(tmp_path / "text.jsonl", resume=False, overwrite=True)
+
+
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}], ids=["fresh", "resume", "overwrite"])
 def test_a_second_run_on_one_folder_is_refused_while_the_first_runs(tmp_path, flags):
     folder = OutputFolder(tmp_path / "d")

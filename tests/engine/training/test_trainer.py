@@ -112,18 +112,41 @@ def test_an_interrupt_leaves_a_drafter_and_a_state_however_early(tmp_path):
 
 def test_a_drafter_of_before_is_not_given_away_for_a_few_steps(tmp_path):
     interrupt_after(make_trainer(tmp_path), 4)
-    before = (tmp_path / "model.safetensors").read_bytes()
+    before = drafter_files(tmp_path)
     folder = RunFolder(tmp_path)
     folder.forget_run()
-    anew = make_trainer(tmp_path, replace(SETTINGS, seed=1))
+    other = replace(SHAPE, layers=1)
+    anew = make_trainer(tmp_path, replace(SETTINGS, seed=1), shape=other)
     interrupt_after(anew, 2)
-    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert drafter_files(tmp_path) == before
     assert folder.best_so_far == f"This run has saved no drafter yet, and the one in {tmp_path} is of before it"
-    resumed = make_trainer(tmp_path, replace(SETTINGS, seed=1))
+    resumed = make_trainer(tmp_path, replace(SETTINGS, seed=1), shape=other)
     resumed.resume()
     interrupt_after(resumed, 4)
-    assert (tmp_path / "model.safetensors").read_bytes() != before
+    after = drafter_files(tmp_path)
+    assert all(after[name] != before[name] for name in ("config.json", "model.safetensors"))
     assert folder.best_so_far == f"The best drafter so far is in {tmp_path}"
+
+
+def test_a_drafter_of_before_outlives_a_first_measurement_that_fails(tmp_path, monkeypatch):
+    from dspark.engine.training import trainer as module
+
+    interrupt_after(make_trainer(tmp_path), 4)
+    before = drafter_files(tmp_path)
+    RunFolder(tmp_path).forget_run()
+
+    def fails(step, batches, *, at_step):
+        raise MemoryError
+
+    monkeypatch.setattr(module, "evaluate", fails)
+    with pytest.raises(MemoryError):
+        make_trainer(tmp_path, replace(SETTINGS, seed=1)).run()
+    assert drafter_files(tmp_path) == before
+    assert "is of before it" in RunFolder(tmp_path).best_so_far
+
+
+def drafter_files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize("shape", [SHAPE, replace(SHAPE, layers=1)], ids=["of one shape", "of another shape"])
