@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
 _EXHAUSTED = object()
+_PREFILL_ROUNDS = 0.7  # that the prefill of a few prompts takes on a GPU, however few they are
+_FIRST_LIFE = 360.0  # rounds, until a request has ended
+
+
+def worthwhile_company(num_slots: int, rounds: float) -> int:
+    """Prompts that a prefill is best launched for, where requests live for `rounds` on average in S slots.
+
+    Waiting for k of them leaves (k - 1) / 2 slots idle, and there is a prefill every k * rounds / S rounds: of both
+    together the least is lost at k = S * sqrt(2 * prefill / rounds).
+    """
+    wanted = round(num_slots * math.sqrt(2 * _PREFILL_ROUNDS / max(rounds, 1.0)))
+    return min(max(wanted, 1), max(num_slots // 4, 1))
 
 
 class Admission:
@@ -115,7 +128,7 @@ class Admission:
         if not waiting.size:
             return waiting
         # Company is worth waiting for, unless none will come or the device would have nothing else to do.
-        if running and self._has_more and len(waiting) < self._engine.prefill_requests:
+        if running and self._has_more and len(waiting) < self._company():
             return np.zeros(0, dtype=np.int64)
         for slot in waiting.tolist():
             one = np.asarray([slot])
@@ -127,6 +140,13 @@ class Admission:
             self._pool.grow(one, missing)
             admitted.append(slot)
         return np.asarray(admitted, dtype=np.int64)
+
+    def _company(self) -> int:
+        if not self._engine.prefills_in_company:
+            return 1
+        stats = self._engine.stats
+        rounds = stats.spec.rounds / stats.completed if stats.completed else _FIRST_LIFE
+        return worthwhile_company(self._engine.concurrency, rounds)
 
     def _chunks(self, admitted: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Cut the contexts of `admitted` slots into packed chunks: (slots [R], starts [R], counts [R])."""

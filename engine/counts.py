@@ -14,6 +14,7 @@ class RunStats:
     """Totals over a run. `spec` adds up the completed requests; its rounds are theirs, so many for each request."""
 
     rounds: int = 0  # of the loop, each over all requests that run
+    completed: int = 0  # requests
     prefill_tokens: int = 0  # of prompts, and of texts that were preempted
     preemptions: int = 0
     wasted_tokens: int = 0  # packed tokens that the target ran for requests which had ended

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY = {"cpu": 16, "cuda": 256}
 DEFAULT_PREFILL_CHUNK_TOKENS = {"cpu": 1024, "cuda": 8192}
-# A GPU lets requests in by so large a share of its slots: each by itself would cost a prefill nearly every round, more
-# together would leave slots empty for longer than that costs.
-_PREFILL_SHARE = 16
 
 
 class Engine:
@@ -102,8 +99,8 @@ class Engine:
         self.concurrency = config.concurrency or self._default_concurrency()
         self.page_size = config.page_size
         self.prefill_chunk_tokens = config.prefill_chunk_tokens or DEFAULT_PREFILL_CHUNK_TOKENS[self.device.type]
-        # On a CPU a prefill takes as long as its tokens do, however few they are.
-        self.prefill_requests = max(self.concurrency // _PREFILL_SHARE, 1) if self.device.type == "cuda" else 1
+        # A GPU takes as long for the prompt of one request as for those of a few; a CPU as long as the tokens do.
+        self.prefills_in_company = self.device.type == "cuda"
         self.max_context = self._context_limit()
         self.confidence_temperatures = confidence_temperatures(self)  # [G]
         self.temperature_tensor = torch.tensor(self.confidence_temperatures, dtype=torch.float32, device=self.device)

@@ -146,6 +146,7 @@ class Ledger:
             by_text = watcher is not None and watcher.finish()
             counts = self._counts.of(slot)
             self._engine.stats.spec += counts
+            self._engine.stats.completed += 1
             self.done.append(
                 Completion(
                     index=request.index,

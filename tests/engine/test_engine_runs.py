@@ -18,7 +18,7 @@ from fixture_engine import (
     texts,
 )
 
-from dspark.engine import Request, SamplingParams
+from dspark.engine import Request, SamplingParams, admission
 from dspark.engine.eager import EagerRunner
 from dspark.engine.errors import EngineError
 from dspark.engine.loop import DecodeLoop
@@ -88,7 +88,8 @@ def test_requests_are_pulled_as_slots_become_free() -> None:
 
 def test_requests_wait_for_company_but_never_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(concurrency=4)
-    engine.prefill_requests = 3
+    engine.prefills_in_company = True
+    monkeypatch.setattr(admission, "worthwhile_company", lambda num_slots, rounds: 3)
     admitted: list[int] = []
     run_prefill = EagerRunner.prefill
 
@@ -105,6 +106,19 @@ def test_requests_wait_for_company_but_never_for_nobody(monkeypatch: pytest.Monk
     # Beside running requests at least three come in together, until the source has no more.
     assert all(count >= 3 for count in admitted[1:-1] if count > 0)
     assert sum(map(abs, admitted)) == len(rows)
+
+
+@pytest.mark.parametrize("rounds", [12.0, 97.0, 360.0, 2000.0])
+def test_the_company_that_a_prefill_waits_for_loses_the_least_time(rounds: float) -> None:
+    slots, prefill = 64, 0.7
+
+    def lost(company: int) -> float:
+        """Share of the time: idle slots, and the rest of the batch during prefills."""
+        return (company - 1) / 2 / slots + prefill * slots / (company * rounds)
+
+    best = min(range(1, slots // 4 + 1), key=lost)
+    assert lost(admission.worthwhile_company(slots, rounds)) < 1.03 * lost(best)
+    assert admission.worthwhile_company(1, rounds) == 1
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2], ids=["one-by-one", "overlapped", "two-in-flight"])
@@ -128,9 +142,10 @@ def test_a_source_may_have_the_next_request_only_once_others_are_done(depth: int
     assert texts(noted()) == reference("dspark_rnn")
 
 
-def test_nobody_waits_for_company_that_the_source_does_not_have() -> None:
+def test_nobody_waits_for_company_that_the_source_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(concurrency=4)
-    engine.prefill_requests = 3
+    engine.prefills_in_company = True
+    monkeypatch.setattr(admission, "worthwhile_company", lambda num_slots, rounds: 3)
     finished: list[int] = []
 
     def source() -> Iterator[Request | NotYet]:
