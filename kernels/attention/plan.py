@@ -64,14 +64,16 @@ def _compacted(layout: AttentionLayout, kv_rows: Tensor) -> AttentionLayout:
 
 
 def _grouped(query_lens: np.ndarray, kv_lens: np.ndarray) -> list[np.ndarray]:
-    """Requests with many queries alone; the others together with those of about (within a factor 2) their context.
+    """Requests with many queries alone; the others together with those of about as many queries and their context.
 
-    Those that see nothing are in no group.
+    About is within a factor 2: where one request of a batch verifies a whole block, padding all others to it would take
+    as long as verifying a block of each. Those that see nothing are in no group.
     """
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for request in np.flatnonzero((query_lens > 0) & (kv_lens > 0)).tolist():
-        alone = query_lens[request] > LONGEST_BATCHED_QUERY
-        key = -1 - request if alone else int(kv_lens[request]).bit_length()
+        queries = int(query_lens[request])
+        alone = queries > LONGEST_BATCHED_QUERY
+        key = (request,) if alone else ((queries - 1).bit_length(), int(kv_lens[request]).bit_length())
         groups.setdefault(key, []).append(request)
     return [np.array(members) for members in groups.values()]
 

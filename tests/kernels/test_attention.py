@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from dspark.kernels import AttentionLayout, paged_attention
+from dspark.kernels.attention.plan import plan_attention
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -16,6 +19,7 @@ BATCHES = {
     "one_chunk": [(40, 100)],
     "decode": [(1, 15), (1, 16), (1, 17), (1, 200)],
     "even_verification": [(8, 40), (8, 9), (8, 8), (8, 60)],
+    "a_block_among_anchors": [(1, 40), (8, 47), (1, 50), (2, 60), (5, 33), (1, 64), (4, 63)],
     "ragged": [(3, 30), (1, 31), (8, 100), (16, 16), (17, 50), (70, 71), (2, 2)],
 }
 
@@ -153,3 +157,28 @@ def test_padding_behind_a_lone_request_is_zero() -> None:
     out = paged_attention(q, cache, cache, layout, scale=0.3)
     assert out.shape == q.shape
     assert (out[4:] == 0).all() and (out[:4] != 0).all()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 1, 2, 3, 5, 8, 16, 17]), st.integers(100, 300)), min_size=1, max_size=12)
+)
+@example([(8, 130), *[(1, 130)] * 7])
+@settings(max_examples=200, deadline=None)
+def test_no_request_is_padded_to_twice_its_own_size(requests: list[tuple[int, int]]) -> None:
+    """Else one block among many anchors would take as long as a block of each."""
+    queries, contexts = np.array(requests).T
+    kv_lens = np.where(queries > 0, contexts + queries, 0)
+    layout = AttentionLayout(
+        block_tables=torch.arange(len(requests) * 20, dtype=torch.int32).view(len(requests), 20),
+        query_starts=torch.from_numpy(np.cumsum([0, *queries]).astype(np.int32)),
+        kv_lens=torch.from_numpy(kv_lens.astype(np.int32)),
+        page_size=16,
+        max_query_len=int(queries.max()),
+        max_kv_len=int(kv_lens.max()),
+    )
+    pieces = plan_attention(
+        layout, num_tokens=int(queries.sum()), heads_per_kv=3, device=torch.device("cpu"), dtype=torch.float32
+    )
+    assert sum(piece.num_requests for piece in pieces) == np.count_nonzero(queries)
+    assert sum(piece.num_requests * piece.query_len for piece in pieces) <= 2 * queries.sum()
+    assert sum(piece.num_requests * piece.kv_len for piece in pieces) <= 2 * kv_lens.sum()
