@@ -80,7 +80,7 @@ class StepCurve:
     @property
     def reference_target(self) -> Staircase:
         """The target's staircase that holds the reference."""
-        return self.target_long if self.target_long is not None and self._is_long(None) else self.target
+        return self._target_behind(None)
 
     @property
     def max_batch_tokens(self) -> int:
@@ -104,8 +104,12 @@ class StepCurve:
 
         longest_context: visible KV tokens of the batch's longest request; None = the reference's.
         """
-        stairs = self.target_long if self.target_long is not None and self._is_long(longest_context) else self.target
-        return stairs.time_at(num_tokens, kv_tokens, longest=longest_context)
+        return self._target_behind(longest_context).time_at(num_tokens, kv_tokens, longest=longest_context)
+
+    def step_lines(self, num_tokens: ArrayLike, *, longest_context: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """The same without visible KV tokens, and seconds that each of them adds."""
+        stairs = self._target_behind(longest_context)
+        return stairs.time_at(num_tokens, 0, longest=longest_context), stairs.load_s[stairs.index_of(num_tokens)]
 
     def draft_time_s(
         self,
@@ -150,6 +154,9 @@ class StepCurve:
         long_s = self.draft_long.time_at(num_requests, kv_tokens, longest=longest_context)
         long_s = time_s + long_s - self.draft.time_at(num_requests, kv_tokens, longest=longest_context)
         return np.maximum(long_s, stairs.time_at(num_requests, 0, longest=0))
+
+    def _target_behind(self, longest_context: int | None) -> Staircase:
+        return self.target_long if self.target_long is not None and self._is_long(longest_context) else self.target
 
     def _is_long(self, longest_context: int | None) -> bool:
         if longest_context is None:

@@ -24,8 +24,8 @@ class HitRates:
 
     def add(self, match_lengths: NDArray[np.int64], hits: NDArray[np.bool_]) -> None:
         """Drafts of `match_lengths` [n], each right or wrong."""
-        np.add.at(self._hits, match_lengths, hits)
-        np.add.at(self._misses, match_lengths, ~hits)
+        self._hits += np.bincount(match_lengths[hits], minlength=len(self._hits))
+        self._misses += np.bincount(match_lengths[~hits], minlength=len(self._misses))
 
     def logits(self, match_lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """Log odds of a hit for `match_lengths` of any shape, each from 1 to `longest`."""

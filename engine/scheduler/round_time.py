@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dspark.engine.scheduler.arrays import FloatArray, IntArray
+from dspark.engine.scheduler.arrays import FloatArray
 from dspark.engine.scheduler.estimators import RatioEstimator
 from dspark.profiles import StepCurve
 
@@ -72,8 +72,11 @@ class RoundClock:
         # A bucket's times lie on a line: two of its batch sizes give all of them.
         starts = np.concatenate([[load.num_requests], buckets[:-1] + 1])
         ends = np.minimum(buckets, most_tokens)
-        begin_s, end_s = (self._target_s(tokens, load, load_tokens=tokens) for tokens in (starts, ends))
-        ratio = self._ratios(self._target_s(ends, load, load_tokens=most_tokens), first)
+        unloaded_s, load_s = self.curve.step_lines(ends, longest_context=load.longest_context)
+        begin_s, end_s, full_s = (
+            unloaded_s + load_s * (load.context_tokens + tokens) for tokens in (starts, ends, most_tokens)
+        )
+        ratio = self._ratios(full_s, first)
         width = ends - starts + 1
         slope = ratio * (end_s - begin_s) / np.maximum(width - 1, 1)
         offset = np.arange(most_tokens - load.num_requests + 1)
@@ -95,7 +98,11 @@ class RoundClock:
         """A round, with drafting at its end or without: what the curve says, and what is expected after correction."""
         index, base_s, slope_s = self._verify_line(load)
         curve_s = PartTimes(
-            target_s=float(self._target_s(np.asarray(num_tokens), load, load_tokens=num_tokens)),
+            target_s=float(
+                self.curve.step_time_s(
+                    num_tokens, load.context_tokens + num_tokens, longest_context=load.longest_context
+                )
+            ),
             verify_s=base_s + slope_s * num_tokens,
             draft_s=self._draft_curve_s(load) if drafts and self.curve.draft is not None else 0.0,
         )
@@ -124,12 +131,6 @@ class RoundClock:
         if self.adapt and self.curve.draft is not None:
             bucket = self._draft_bucket(load.num_requests)
             self._draft.observe(bucket, predicted_s=self._draft_curve_s(load), measured_s=measured_s)
-
-    def _target_s(self, num_tokens: IntArray, load: RoundLoad, *, load_tokens: IntArray | int) -> FloatArray:
-        """Curve times of batches of `num_tokens`, behind the load of a batch of `load_tokens`."""
-        return self.curve.step_time_s(
-            num_tokens, load.context_tokens + load_tokens, longest_context=load.longest_context
-        )
 
     def _ratios(self, curve_s: FloatArray, first: int) -> FloatArray:
         """curve_s [B] of the buckets from index `first` on, under one load -> what to multiply their times by."""

@@ -52,6 +52,12 @@ def hazards(confidence_logits: RealArray, temperatures: RealArray) -> HazardArra
     return np.minimum(np.cumsum(steps, axis=1, dtype=np.int32), HAZARD_LIMIT)
 
 
+def host_hazards(confidence_logits: RealArray, temperatures: RealArray) -> HazardArray:
+    """What `hazards` gives, up to the last digits and several times as fast: for blocks that no device ranks too."""
+    units = np.minimum(np.rint(log_survival(confidence_logits, temperatures) / -HAZARD_UNIT), HAZARD_LIMIT)
+    return np.nan_to_num(units, copy=False, nan=HAZARD_LIMIT).astype(np.int32)
+
+
 def survival(cumulative: ArrayLike) -> NDArray[np.float64]:
     """Hazards of any shape -> a_k."""
     values = np.asarray(cumulative)

@@ -1,16 +1,22 @@
 """Survival against the product of its definition."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from scipy.special import expit
 
 from dspark.engine.scheduler.survival import (
     HAZARD_LIMIT,
     HAZARD_UNIT,
     hazards,
+    host_hazards,
     log_confidence,
     log_survival,
     survival,
 )
+
+EITHER = pytest.mark.parametrize("hazards", [hazards, host_hazards], ids=["of-any-device", "of-the-host"])
 
 
 def test_survival_is_the_running_product_of_calibrated_confidence() -> None:
@@ -39,7 +45,8 @@ def test_survival_never_rises() -> None:
     assert (np.diff(log_survival(logits, np.ones(9)), axis=1) <= 0).all()
 
 
-def test_hazards_are_log_survival_in_fixed_point() -> None:
+@EITHER
+def test_hazards_are_log_survival_in_fixed_point(hazards: Callable[..., np.ndarray]) -> None:
     logits = np.random.default_rng(1).normal(1, 4, (300, 16)).astype(np.float32)
     temperatures = np.random.default_rng(2).uniform(0.3, 3, 16)
     exact = -np.log(expit(logits.astype(np.float64) / temperatures)).cumsum(axis=1)
@@ -50,7 +57,8 @@ def test_hazards_are_log_survival_in_fixed_point() -> None:
     np.testing.assert_allclose(survival(actual), np.exp(-exact), atol=2e-5)
 
 
-def test_hazards_of_extreme_logits() -> None:
+@EITHER
+def test_hazards_of_extreme_logits(hazards: Callable[..., np.ndarray]) -> None:
     logits = np.array([[np.inf, 0.0], [-np.inf, 9.0], [np.nan, 9.0], [1e30, -1e30], [9.0, np.nan]])
     values = hazards(logits, np.array([1.0, 1e-30]))
     assert values[:, 0].tolist() == [0, HAZARD_LIMIT, HAZARD_LIMIT, 0, values[4, 0]]
@@ -59,5 +67,6 @@ def test_hazards_of_extreme_logits() -> None:
     assert hazards(np.full((1, 31), -1e9), np.ones(31))[0, -1] == HAZARD_LIMIT
 
 
-def test_hazards_of_no_positions() -> None:
+@EITHER
+def test_hazards_of_no_positions(hazards: Callable[..., np.ndarray]) -> None:
     assert hazards(np.zeros((3, 0)), np.ones(7)).shape == (3, 0)
