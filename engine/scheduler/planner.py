@@ -103,13 +103,10 @@ class RoundPlanner:
         else:
             self._learn(seen, is_new=is_new)
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
-        most = min(num_requests + len(gain) - 1, self.clock.curve.max_batch_tokens)
-        step_s = self.clock.step_times_s(load, most_tokens=most)
-        gain = self._acceptance.ratio * gain[: len(step_s)]
+        gain = self._acceptance.ratio * gain
 
         drafts = self._drafts_next(load)
-        round_s = step_s + self.clock.draft_s(load) if drafts else step_s
-        budget = self._search(gain, round_s, num_requests=num_requests)
+        budget = self._best_of(gain, load, drafts=drafts)
         if self._reads_own_block:
             # Only now: whether the next block is drafted is in the objective, and must not depend on this block.
             self._learn(seen, is_new=is_new)
@@ -145,6 +142,16 @@ class RoundPlanner:
     def observe_draft(self, load: RoundLoad, *, draft_s: float) -> None:
         """Seconds that drafting a block for each of a round's own requests took."""
         self.clock.observe_draft(load, measured_s=draft_s)
+
+    def _best_of(self, gain: FloatArray, load: RoundLoad, *, drafts: bool) -> int:
+        """The budget that pays best by gain curve `gain` [n + 1], in a round that ends with drafting or without."""
+        if len(gain) == 1:
+            # Rounds without drafts are many where drafting does not pay, and are to cost no more than plain ones.
+            return 0
+        most = min(load.num_requests + len(gain) - 1, self.clock.curve.max_batch_tokens)
+        step_s = self.clock.step_times_s(load, most_tokens=most)
+        round_s = step_s + self.clock.draft_s(load) if drafts else step_s
+        return self._search(gain[: len(step_s)], round_s, num_requests=load.num_requests)
 
     def _expected_gain(
         self, seen: HazardArray, caps: NDArray[np.integer], caps_of_seen: NDArray[np.integer]
