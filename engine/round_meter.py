@@ -95,7 +95,7 @@ class RoundMeter:
             self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
             if flight.order.steps:
                 # The block that this round began with, which was drafted for this round's own requests.
-                self._planner.observe_draft(plan.load, draft_s=parts.draft_s)
+                self._planner.observe_draft(plan.load, steps=flight.order.steps, draft_s=parts.draft_s)
         if self._listener is not None:
             self._listener(
                 RoundMetrics(

@@ -1,4 +1,4 @@
-"""Whether to draft: nobody pays for a drafter that does not help.
+"""How many tokens to draft, if any: nobody pays for a drafter that does not help, nor for tokens that nobody verifies.
 
 Decisions rest on older blocks, request counts and times, never on the block in question.
 """
@@ -6,8 +6,9 @@ Decisions rest on older blocks, request counts and times, never on the block in 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-_MARGIN = 0.003  # of throughput by which the other choice has to be ahead
+_MARGIN = 0.003  # of throughput by which another choice has to be ahead
 _PATIENCE = 0.5  # rounds' worth of throughput that it has to be ahead by in sum
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
@@ -15,50 +16,70 @@ _DEBT = 4.0  # probes that a change of the load may take in advance
 _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for the present
 
 
-class DraftSwitch:
-    """A state machine, on or off, fed once a round with what drafting is estimated to be worth.
+def draft_lengths(gamma: int) -> tuple[int, ...]:
+    """Tokens of the blocks that rounds choose from: one, half of `gamma`, all of them. Rising."""
+    return tuple(sorted({1, gamma // 2, gamma} - {0}))
 
-    It changes sides when the other one has been ahead for long enough: advantages beyond a margin are added up, and
-    noise about zero never adds up. While it is off, now and then it drafts a block to see what that would bring. Such
-    probes are paid from an account that grows by a fixed share of the time that passes. A mistaken return to drafting
-    is charged to it too, with what it is estimated to have cost; so all of it together stays below that share but for a
-    constant. A changed number of requests may overdraw the account by a few probes.
+
+class DraftChoice:
+    """A state machine that stands at one block length, or at none, fed once a round with what each is worth.
+
+    It changes to another length when that has been ahead for long enough: advantages beyond a margin are added up, and
+    noise about zero never adds up. A block tells what shorter ones would be worth, and nothing of longer ones. So while
+    it stands below whole blocks, now and then it drafts one to see what that would bring. Such probes are paid from an
+    account that grows by a fixed share of the time that passes. A mistaken stay at a length at which a shorter block,
+    or none, would do better is charged to it too, with what it is estimated to cost; so all of it together stays below
+    that share but for a constant. A changed number of requests may overdraw the account by a few probes.
+
+    Args:
+        lengths: tokens of a block, rising; the last is a whole one's, at which it stands at first.
     """
 
-    def __init__(self) -> None:
-        self.on = True
-        self._ahead = 0.0  # log of throughput, added up over rounds: the other side against the present one
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = (0, *lengths)
+        self._at = len(lengths)
+        self._ahead = [0.0] * len(self._lengths)  # log of throughput, added up over rounds: each against the present
         self._account_s = 0.0
         self._probed_requests = 0
 
-    def decide(self, worth: float, *, num_requests: int, round_s: float, probe_s: float) -> bool:
-        """Is the next block drafted?
+    @property
+    def steps(self) -> int:
+        """Tokens of the blocks that it stands at, probes apart; 0: none are drafted."""
+        return self._lengths[self._at]
+
+    def decide(self, log_worth: Sequence[float], *, num_requests: int, round_s: float, draft_s: Sequence[float]) -> int:
+        """Tokens of the next block, 0 if none is drafted.
 
         Args:
-            worth: throughput with drafting / throughput without, estimated.
+            log_worth: log of the throughput estimated of no drafting and of each length, in their order.
             round_s: seconds that this round takes without drafting.
-            probe_s: what a block would add to them; 0 while blocks are drafted anyway.
+            draft_s: what the block adds to them: 0 and each length's.
         """
-        self._compare(worth)
-        loss = max(1 - worth, 0.0)
-        earned = _EXPLORATION - (loss if self.on else 0.0)
-        self._account_s = min(self._account_s + earned * round_s, _DEBT * probe_s)
-        if self.on:
+        self._compare(log_worth)
+        present, at = log_worth[self._at], self._at
+        regret = max(1 - math.exp(present - max(log_worth[:at])), 0.0) if at else 0.0
+        probe_s = max(draft_s[-1] - draft_s[at], 0.0)
+        earned_s = (_EXPLORATION - regret) * round_s
+        self._account_s = min(self._account_s + earned_s, _DEBT * probe_s)
+        if at == len(self._lengths) - 1:
             self._probed_requests = num_requests
-            return True
-        price_s = min(max(loss * (round_s + probe_s), _LEAST_PRICE * probe_s), probe_s)
+            return self.steps
+        loss = max(1 - math.exp(log_worth[-1] - present), 0.0)
+        price_s = min(max(loss * (round_s + draft_s[-1]), _LEAST_PRICE * probe_s), probe_s)
         if not self._probes(num_requests, price_s):
-            return False
+            return self.steps
         self._account_s -= price_s
         self._probed_requests = num_requests
-        return True
+        return self._lengths[-1]
 
-    def _compare(self, worth: float) -> None:
-        advantage = -math.log(worth) if self.on else math.log(worth)
-        self._ahead = max(self._ahead + advantage - _MARGIN, 0.0)
-        if self._ahead > _PATIENCE:
-            self.on = not self.on
-            self._ahead = 0.0
+    def _compare(self, log_worth: Sequence[float]) -> None:
+        present = log_worth[self._at]
+        for i, worth in enumerate(log_worth):
+            self._ahead[i] = max(self._ahead[i] + worth - present - _MARGIN, 0.0)
+        most = max(self._ahead)
+        if most > _PATIENCE:
+            self._at = self._ahead.index(most)
+            self._ahead = [0.0] * len(self._ahead)
 
     def _probes(self, num_requests: int, price_s: float) -> bool:
         if self._account_s >= price_s:

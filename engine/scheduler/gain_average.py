@@ -15,30 +15,43 @@ class GainAverage:
     The blocks of many requests together are much like those before them, and with as many as the window the newest
     curve is taken as it is. One request's last block says little of its next: with its survival alone the budget would
     follow noise, and a batch whose size varies without cause is slower than the best constant one.
+
+    Args:
+        steps: drafted tokens of a block.
     """
 
-    def __init__(self, gamma: int, *, window: int) -> None:
-        self._gamma = gamma  # drafted tokens of a block
+    def __init__(self, steps: int, *, window: int) -> None:
+        self._steps = steps
         self._window = window
-        self._gain = np.zeros(1)  # [R * G + 1], of `_requests` requests
+        self._gain = np.zeros(1)  # [R * steps + 1], of `_requests` requests
         self._requests = 0
         self._blocks = 0.0  # that the mean stands for
 
-    def update(self, gain: FloatArray, *, num_requests: int, idle_rounds: int) -> None:
-        """Take in the gain curve [n + 1] of whole blocks of R requests, `idle_rounds` rounds after the last one."""
-        padded = np.full(num_requests * self._gamma + 1, gain[-1])
+    def update(self, gain: FloatArray, *, num_requests: int, idle_rounds: int, rounds: int = 1) -> None:
+        """Take in the gain curve [n + 1] of blocks of R requests, `idle_rounds` rounds after the last one.
+
+        rounds: of which it is the mean.
+        """
+        padded = np.full(num_requests * self._steps + 1, gain[-1])
         padded[: len(gain)] = gain
-        kept = min(self._blocks * 0.5 ** (idle_rounds / _HALF_LIFE_ROUNDS), max(self._window - num_requests, 0.0))
+        blocks = num_requests * rounds
+        kept = min(self._blocks * 0.5 ** (idle_rounds / _HALF_LIFE_ROUNDS), max(self._window - blocks, 0.0))
         if kept > 0:
             old = self.at(num_requests)
-            padded = old + (padded - old) * (num_requests / (kept + num_requests))
-        self._gain, self._requests, self._blocks = padded, num_requests, kept + num_requests
+            padded = old + (padded - old) * (blocks / (kept + blocks))
+        self._gain, self._requests, self._blocks = padded, num_requests, kept + blocks
 
     def at(self, num_requests: int) -> FloatArray:
-        """Expected accepted tokens of the best 0, 1 ... R * G candidates of R requests; all, if none was seen."""
+        """Expected accepted tokens of the best 0, 1 ... R * steps candidates of R requests; all, if none was seen."""
         if self._requests == 0:
-            return np.arange(num_requests * self._gamma + 1, dtype=np.float64)
+            return np.arange(num_requests * self._steps + 1, dtype=np.float64)
         return rescaled(self._gain, num_requests / self._requests)
+
+    def shortened(self, window: int) -> GainAverage:
+        """The same mean, that remembers fewer blocks from here on."""
+        other = GainAverage(self._steps, window=window)
+        other._gain, other._requests, other._blocks = self._gain, self._requests, min(self._blocks, window)
+        return other
 
 
 def rescaled(gain: FloatArray, share: float) -> FloatArray:

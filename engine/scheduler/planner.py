@@ -1,23 +1,23 @@
-"""One round's plan: how many tokens to verify, and whether to draft the next block (arXiv 2607.05147, section 5)."""
+"""One round's plan: how many tokens to verify, and how many to draft next (arXiv 2607.05147, section 5)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dspark.engine.scheduler.arrays import FloatArray, HazardArray
+from dspark.engine.scheduler.block_gains import RECENT_BLOCKS, BlockGains
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
-from dspark.engine.scheduler.drafting import DraftSwitch
+from dspark.engine.scheduler.drafting import DraftChoice, draft_lengths
 from dspark.engine.scheduler.estimators import AcceptanceRatio
-from dspark.engine.scheduler.gain_average import GainAverage, rescaled
+from dspark.engine.scheduler.gain_average import rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
 
-# Blocks that are averaged: for a capacity few, since requests differ and change; for whether to draft, which is to be
-# decided seldom, many.
-_CAPACITY_WINDOW, _REVIEW_WINDOW = 16, 256
-_REVIEW_ROUNDS = 8  # between two comparisons of drafting with not drafting
+_REVIEW_ROUNDS = 8  # between two comparisons of what could be drafted
+_SAME_REQUESTS = 1 / 32  # share of the requests that may come or go without another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class RoundPlan:
 
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
-    next_steps: int  # tokens of the block drafted at the end, G; 0: none is drafted
+    next_steps: int  # tokens of the block drafted at the end, at most G; 0: none is drafted
     survival_sum: float  # of the tokens to verify: accepted ones, if confidence is calibrated
     expected_tokens: float  # emitted by all requests together, after correction by what was accepted before
     expected: PartTimes  # after correction by what was measured
@@ -40,11 +40,12 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Review:
-    """What drafting is worth."""
+    """What no drafting and each length of block are worth, in this order."""
 
     num_requests: int
     plain_s: float  # a round without drafts
-    worth: float  # throughput with drafting / without
+    draft_s: tuple[float, ...]  # what the block adds to it
+    log_worth: tuple[float, ...]  # log of tokens a second
 
 
 class RoundPlanner:
@@ -55,6 +56,9 @@ class RoundPlanner:
         causal: walk the block that is verified and stop at the first drop; else take the argmax over an older one.
         certain: drafts and their confidence are functions of the text, so that the argmax may read the block that is
             verified.
+
+    Blocks are whole ones or, if the step curve knows what shorter ones cost and drafts are not certain, of the lengths
+    that `draft_lengths` names.
     """
 
     def __init__(self, clock: RoundClock, *, gamma: int, causal: bool = False, certain: bool = False) -> None:
@@ -62,19 +66,19 @@ class RoundPlanner:
         self._reads_own_block = causal or certain
         self._search = first_drop_budget if causal else best_budget
         self._gamma = gamma
-        self._switch = DraftSwitch()
-        self._recent_gain = GainAverage(gamma, window=_CAPACITY_WINDOW)
-        self._lasting_gain = GainAverage(gamma, window=_REVIEW_WINDOW)
+        self._lengths = (gamma,) if certain or clock.curve.draft_one is None else draft_lengths(gamma)
+        self._choice = DraftChoice(self._lengths)
+        self._gains = BlockGains(self._lengths)
         self._acceptance = AcceptanceRatio()
         self._drafted = (True, True)  # was the block to be verified drafted, and the one before it
-        self._idle_rounds = 0
+        self._missed = True  # no block was seen in the round before
         self._review: _Review | None = None
         self._rounds_to_review = 0
 
     @property
     def first_steps(self) -> int:
-        """Tokens of the first block of a request that joins now: G, or 0."""
-        return self._gamma if self._switch.on else 0
+        """Tokens of the first block of a request that joins now; 0: it has none."""
+        return self._choice.steps
 
     def plan(
         self,
@@ -87,8 +91,8 @@ class RoundPlanner:
         """Plan the next round of R requests.
 
         Args:
-            hazards: [R, G], older than the block to be verified (see `SurvivalHistory.before`), drafted or not; with
-                `causal` or `certain` those of that block itself, [R, 0] if it has none.
+            hazards: [R, k], older than the block to be verified (see `SurvivalHistory.before`), drafted or not; with
+                `causal` or `certain` those of that block itself, [R, 0] if it has none. k: tokens that were drafted.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
 
@@ -105,17 +109,17 @@ class RoundPlanner:
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
-        drafts = self._drafts_next(load)
-        budget = self._best_of(gain, load, drafts=drafts)
+        steps = self._next_steps(load)
+        budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
-            # Only now: whether the next block is drafted is in the objective, and must not depend on this block.
+            # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
             self._learn(seen, is_new=is_new)
-        self._drafted = (drafts, self._drafted[0])
-        curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, drafts=drafts)
+        self._drafted = (steps > 0, self._drafted[0])
+        curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=steps)
         return RoundPlan(
             load=load,
             budget=budget,
-            next_steps=self._gamma if drafts else 0,
+            next_steps=steps,
             survival_sum=float(gain[budget]) / self._acceptance.ratio,
             expected_tokens=num_requests + float(gain[budget]),
             expected=expected,
@@ -139,18 +143,18 @@ class RoundPlanner:
         if verify_s is not None:
             clock.observe_verify(plan.load, predicted_s=curve.verify_s, measured_s=verify_s)
 
-    def observe_draft(self, load: RoundLoad, *, draft_s: float) -> None:
-        """Seconds that drafting a block for each of a round's own requests took."""
-        self.clock.observe_draft(load, measured_s=draft_s)
+    def observe_draft(self, load: RoundLoad, *, steps: int, draft_s: float) -> None:
+        """Seconds that drafting `steps` tokens for each of a round's own requests took."""
+        self.clock.observe_draft(load, steps=steps, measured_s=draft_s)
 
-    def _best_of(self, gain: FloatArray, load: RoundLoad, *, drafts: bool) -> int:
-        """The budget that pays best by gain curve `gain` [n + 1], in a round that ends with drafting or without."""
+    def _best_of(self, gain: FloatArray, load: RoundLoad, *, steps: int) -> int:
+        """The budget that pays best by gain curve `gain` [n + 1], in a round that ends with drafting `steps` tokens."""
         if len(gain) == 1:
             # Rounds without drafts are many where drafting does not pay, and are to cost no more than plain ones.
             return 0
         most = min(load.num_requests + len(gain) - 1, self.clock.curve.max_batch_tokens)
         step_s = self.clock.step_times_s(load, most_tokens=most)
-        round_s = step_s + self.clock.draft_s(load) if drafts else step_s
+        round_s = step_s + self.clock.draft_s(load, steps) if steps else step_s
         return self._search(gain[: len(step_s)], round_s, num_requests=load.num_requests)
 
     def _expected_gain(
@@ -160,46 +164,54 @@ class RoundPlanner:
 
         Requests without one are taken for average ones. Counted as certain to be accepted, they would be the first to
         be verified, and with requests that live for a few dozen rounds that costs several per cent of the throughput.
+        Older blocks tell of as many tokens as they have: where the block at hand is shorter, its caps end what counts
+        of them; where it is longer, all requests are taken for average ones, by the last blocks that were as long.
         """
-        candidates = int(np.clip(caps, 0, self._gamma).sum())
-        if len(seen) < _CAPACITY_WINDOW:
-            gain = self._recent_gain.at(len(caps))
+        most_tokens = int(caps.max(initial=0))
+        if len(seen) < RECENT_BLOCKS or seen.shape[1] < most_tokens:
+            gain = self._gains.recent(most_tokens, len(caps))
         else:
             gain = rescaled(gain_curve(seen, caps_of_seen), len(caps) / len(seen))
+        candidates = int(np.clip(caps, 0, self._gamma).sum())
         return gain[: candidates + 1]
 
     def _learn(self, seen: HazardArray, *, is_new: bool) -> None:
-        """Take in hazards [R, G] that were not seen before, as if every block could be verified in full."""
+        """Take in hazards [R, k] that were not seen before."""
         if not is_new or not seen.size:
-            self._idle_rounds += 1
+            self._gains.miss()
+            self._missed = True
             return
-        gain = gain_curve(seen, np.full(len(seen), self._gamma))
-        for average in (self._lasting_gain, self._recent_gain):
-            average.update(gain, num_requests=len(seen), idle_rounds=self._idle_rounds)
-        if self._idle_rounds:
+        self._gains.take_in(seen)
+        if self._missed or seen.shape[1] > self._choice.steps:
+            # What a probe tells is wanted at once.
             self._rounds_to_review = 0
-        self._idle_rounds = 0
+        self._missed = False
 
-    def _drafts_next(self, load: RoundLoad) -> bool:
-        if self._rounds_to_review == 0 or self._review is None or self._review.num_requests != load.num_requests:
-            self._review = self._reviewed(load)
+    def _next_steps(self, load: RoundLoad) -> int:
+        review = self._review
+        if self._rounds_to_review == 0 or review is None or self._differs(load.num_requests, review.num_requests):
+            review = self._review = self._reviewed(load)
             self._rounds_to_review = _REVIEW_ROUNDS
         self._rounds_to_review -= 1
-        return self._switch.decide(
-            self._review.worth,
-            num_requests=load.num_requests,
-            round_s=self._review.plain_s,
-            probe_s=0.0 if self._switch.on else self.clock.draft_s(load),
+        return self._choice.decide(
+            review.log_worth, num_requests=load.num_requests, round_s=review.plain_s, draft_s=review.draft_s
         )
 
+    def _differs(self, num_requests: int, reviewed: int) -> bool:
+        return abs(num_requests - reviewed) > _SAME_REQUESTS * reviewed
+
     def _reviewed(self, load: RoundLoad) -> _Review:
-        """Rounds that draft against rounds that do not, each kept up for ever."""
+        """Rounds of each kind, kept up for ever."""
+        self._gains.digest()
         num_requests = load.num_requests
         most = min(num_requests * (1 + self._gamma), self.clock.curve.max_batch_tokens)
         step_s = self.clock.step_times_s(load, most_tokens=most)
-        gain = self._acceptance.ratio * self._lasting_gain.at(num_requests)[: len(step_s)]
-        round_s = step_s[: len(gain)] + self.clock.draft_s(load)
-        budget = self._search(gain, round_s, num_requests=num_requests)
         plain_s = float(step_s[0])
-        worth = (num_requests + gain[budget]) / round_s[budget] / (num_requests / plain_s)
-        return _Review(num_requests, plain_s, float(worth))
+        draft_s, log_worth = [0.0], [math.log(num_requests / plain_s)]
+        for length in self._lengths:
+            draft_s.append(self.clock.draft_s(load, length))
+            gain = self._acceptance.ratio * self._gains.lasting(length, num_requests)[: len(step_s)]
+            round_s = step_s[: len(gain)] + draft_s[-1]
+            budget = self._search(gain, round_s, num_requests=num_requests)
+            log_worth.append(math.log((num_requests + gain[budget]) / round_s[budget]))
+        return _Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth))

@@ -121,17 +121,18 @@ def replay(
     load = RoundLoad(concurrency, concurrency * context, sampled, context + 1 + blocks.gamma)
     clock = RoundClock(curve, adapt=False)
     most = min(concurrency * (1 + blocks.gamma), curve.max_batch_tokens)
-    step_s, draft_s = clock.step_times_s(load, most_tokens=most), clock.draft_s(load)
+    step_s = clock.step_times_s(load, most_tokens=most)
+    draft_s = np.array([0.0, *(clock.draft_s(load, steps) for steps in range(1, blocks.gamma + 1))])
     draws = _draw(blocks, concurrency, rounds, rng)
     counted = slice(int(_WARM_UP * rounds), None)
     if policy in ("async", "causal"):
-        lengths, drafts = _planned(blocks, draws, load, clock, causal=policy == "causal", certain=certain)
+        lengths, steps = _planned(blocks, draws, load, clock, causal=policy == "causal", certain=certain)
     elif policy == "oracle":
-        lengths, drafts = _best(blocks, draws, step_s, draft_s, counted=counted)
+        lengths, steps = _best(blocks, draws, step_s, draft_s, counted=counted)
     else:
-        lengths, drafts = _fixed(blocks, draws, policy), np.full(rounds, policy != "none")
+        lengths, steps = _fixed(blocks, draws, policy)
     accepted = np.minimum(blocks.accepted[draws.rows], lengths)
-    time_s = step_s[lengths.sum(axis=1)] + drafts * draft_s
+    time_s = step_s[lengths.sum(axis=1)] + draft_s[steps]
     tokens = accepted[counted].sum() + accepted[counted].size
     tokens_per_s = float(tokens / time_s[counted].sum())
     return ReplayResult(
@@ -141,7 +142,7 @@ def replay(
         tokens_per_s_per_user=tokens_per_s / concurrency,
         verified_per_request=float(lengths[counted].mean()),
         mean_accepted=float(accepted[counted].mean()),
-        drafting_share=float(drafts[counted].mean()),
+        drafting_share=float((steps[counted] > 0).mean()),
     )
 
 
@@ -162,42 +163,55 @@ def _draw(blocks: ReplayBlocks, concurrency: int, rounds: int, rng: np.random.Ge
     return _Draws(rows, fresh)
 
 
-def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> IntArray:
-    """Lengths [N, R] of a policy that looks at each block alone."""
+def _fixed(blocks: ReplayBlocks, draws: _Draws, policy: str) -> tuple[IntArray, IntArray]:
+    """Lengths [N, R] of a policy that looks at each block alone, and tokens drafted of each block [N]."""
     view = ScheduleView(blocks.caps, blocks.confidence_logits, blocks.temperatures)
     rule = parse_policy(policy, blocks.gamma)
     assert not isinstance(rule, Planned), "planned policies look at whole rounds"
-    return np.minimum(rule.lengths(view), blocks.caps)[draws.rows]
+    lengths = np.minimum(rule.lengths(view), blocks.caps)[draws.rows]
+    return lengths, np.full(len(lengths), rule.steps(blocks.gamma))
 
 
 def _best(
-    blocks: ReplayBlocks, draws: _Draws, step_s: FloatArray, draft_s: float, *, counted: slice
-) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Lengths [N, R], and which rounds draft, of the largest throughput that any schedule of these blocks can have.
+    blocks: ReplayBlocks, draws: _Draws, step_s: FloatArray, draft_s: FloatArray, *, counted: slice
+) -> tuple[IntArray, IntArray]:
+    """Lengths [N, R], and tokens drafted [N], of the largest throughput that any schedule of these blocks can have.
 
     How many tokens are best in a round follows from what its time is worth in the others: tokens - rate * time is
     maximised for a rate that is raised until it is the throughput itself (Dinkelbach 1967). A budget may be larger than
-    what will be accepted, where that leads to a faster bucket; and a round may do without its draft.
+    what will be accepted, where that leads to a faster bucket; and a round may do without its draft, or part of it.
 
     Args:
         step_s: of R, R + 1 ... packed tokens.
+        draft_s: of 0, 1 ... G drafted tokens of each request.
         counted: the rounds of which the throughput is.
     """
     accepted, caps = blocks.accepted[draws.rows], blocks.caps[draws.rows]
-    requests = accepted.shape[1]
-    # The last choice is not to draft, and so to verify nothing.
-    time_s = np.append(step_s + draft_s, step_s[0])
-    budgets = np.append(np.arange(len(step_s)), 0)
-    passing, which = np.unique(accepted.sum(axis=1), return_inverse=True)
-    tokens = requests + np.minimum(budgets, passing[:, None])  # [different numbers of passing tokens, choices]
+    rounds, requests = accepted.shape
+    budgets = np.arange(len(step_s))
+    # Of blocks that take equally long, the whole one leaves all choices open.
+    lengths = [steps for steps in range(len(draft_s)) if steps == blocks.gamma or draft_s[steps] < draft_s[-1]]
+    passing = [np.minimum(accepted, steps).sum(axis=1) for steps in lengths]  # [N] each
+    counts = [np.unique(passes, return_inverse=True) for passes in passing]
     rate, better = -1.0, 0.0
     while better > rate:
         rate = better
-        choice = np.argmax(tokens - rate * time_s, axis=1)[which]
-        better = float(tokens[which, choice][counted].sum() / time_s[choice][counted].sum())
-    budget = budgets[choice][:, None]
-    useful = _filled(budget, accepted)
-    return useful + _filled(budget - useful.sum(axis=1, keepdims=True), caps - accepted), choice < len(step_s)
+        choice, value = np.zeros((len(lengths), rounds), dtype=np.int64), np.empty((len(lengths), rounds))
+        for i, steps in enumerate(lengths):
+            different, which = counts[i]
+            most = min(len(budgets), requests * steps + 1)
+            gained = requests + np.minimum(budgets[:most], different[:, None])  # [different counts, budgets]
+            worth = gained - rate * (step_s[:most] + draft_s[steps])
+            choice[i] = worth.argmax(axis=1)[which]
+            value[i] = worth.max(axis=1)[which]
+        best = value.argmax(axis=0)
+        budget = choice[best, np.arange(rounds)]
+        steps_of = np.array(lengths)[best]
+        tokens = requests + np.minimum(budget, np.array(passing)[best, np.arange(rounds)])
+        better = float(tokens[counted].sum() / (step_s[budget] + draft_s[steps_of])[counted].sum())
+    useful = _filled(budget[:, None], np.minimum(accepted, steps_of[:, None]))
+    rest = budget[:, None] - useful.sum(axis=1, keepdims=True)
+    return useful + _filled(rest, np.minimum(caps, steps_of[:, None]) - useful), steps_of
 
 
 def _filled(budget: IntArray, room: IntArray) -> IntArray:
@@ -207,25 +221,25 @@ def _filled(budget: IntArray, room: IntArray) -> IntArray:
 
 def _planned(
     blocks: ReplayBlocks, draws: _Draws, load: RoundLoad, clock: RoundClock, *, causal: bool, certain: bool
-) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Lengths [N, R], and which rounds end with drafting."""
+) -> tuple[IntArray, IntArray]:
+    """Lengths [N, R], and tokens of the blocks that are drafted at the end of each round [N]."""
     rounds, concurrency = draws.rows.shape
     planner = RoundPlanner(clock, gamma=blocks.gamma, causal=causal, certain=certain)
     reads_own = causal or certain
     history = SurvivalHistory(concurrency, blocks.gamma)
     slots = np.arange(concurrency)
     lengths = np.zeros((rounds, concurrency), dtype=np.int64)
-    drafts = np.zeros(rounds, dtype=bool)
+    drafted = np.zeros(rounds, dtype=np.int64)
     steps = planner.first_steps
     for i, rows in enumerate(draws.rows):
         history.reset(slots[draws.fresh[i]])
         history.schedule(slots, drafted=steps > 0)
-        own = blocks.hazards[rows]
+        own = blocks.hazards[rows, :steps]
         older = history.before(slots)
         caps = np.minimum(steps, blocks.caps[rows])
         plan = planner.plan(own if reads_own else older.hazards, caps, load, known=None if reads_own else older.known)
         lengths[i] = allocate(own, caps, budget=plan.budget)
         history.process(slots, own if steps > 0 else None)
         steps = plan.next_steps
-        drafts[i] = steps > 0
-    return lengths, drafts
+        drafted[i] = steps
+    return lengths, drafted

@@ -51,7 +51,9 @@ class RoundClock:
         self.curve = curve
         self.adapt = adapt
         self._target = RatioEstimator(len(curve.target.buckets))
-        self._draft = RatioEstimator(0 if curve.draft is None else len(curve.draft.buckets))
+        # A bucket of requests and a number of tokens each; all share what is known of none in particular.
+        blocks = 0 if curve.draft is None else curve.gamma * len(curve.draft.buckets)
+        self._draft = {True: RatioEstimator(blocks), False: RatioEstimator(blocks)}
         self._verify = {
             True: RatioEstimator(len(curve.verify_sampled.buckets)),
             False: RatioEstimator(len(curve.verify_greedy.buckets)),
@@ -59,7 +61,7 @@ class RoundClock:
         # Look-ups that a round repeats: a few microseconds each, beside rounds of a few hundred.
         self._verify_lines: dict[tuple[int, bool], tuple[int, float, float]] = {}
         self._draft_index: dict[int, int] = {}
-        self._draft_curve: tuple[RoundLoad | None, float] = (None, 0.0)
+        self._draft_curve: tuple[RoundLoad | None, dict[int, float]] = (None, {})
 
     def step_times_s(self, load: RoundLoad, *, most_tokens: int) -> FloatArray:
         """Target step and verification of batches of R, R + 1 ... `most_tokens` packed tokens, without drafting.
@@ -88,15 +90,17 @@ class RoundClock:
         times += verify_ratio * slope_s * offset
         return times
 
-    def draft_s(self, load: RoundLoad) -> float:
-        """Seconds of drafting a block for every request; 0 where the profile has no drafter."""
+    def draft_s(self, load: RoundLoad, steps: int) -> float:
+        """Seconds of drafting `steps` tokens for every request; 0 where the profile has no drafter."""
         if self.curve.draft is None:
             return 0.0
-        return self._draft_curve_s(load) * float(self._draft.ratios()[self._draft_bucket(load.num_requests)])
+        ratio = self._draft[load.sampled].ratios()[self._draft_bucket(load.num_requests, steps)]
+        return self._draft_curve_s(load, steps) * float(ratio)
 
-    def parts(self, load: RoundLoad, *, num_tokens: int, drafts: bool) -> tuple[PartTimes, PartTimes]:
-        """A round, with drafting at its end or without: what the curve says, and what is expected after correction."""
+    def parts(self, load: RoundLoad, *, num_tokens: int, steps: int) -> tuple[PartTimes, PartTimes]:
+        """A round that ends with drafting `steps` tokens a request: what the curve says, and that corrected."""
         index, base_s, slope_s = self._verify_line(load)
+        drafts = steps > 0 and self.curve.draft is not None
         curve_s = PartTimes(
             target_s=float(
                 self.curve.step_time_s(
@@ -104,13 +108,13 @@ class RoundClock:
                 )
             ),
             verify_s=base_s + slope_s * num_tokens,
-            draft_s=self._draft_curve_s(load) if drafts and self.curve.draft is not None else 0.0,
+            draft_s=self._draft_curve_s(load, steps) if drafts else 0.0,
         )
         target_ratio = self._target.ratios()[self.curve.target.index_of(num_tokens)]
         expected = PartTimes(
             target_s=curve_s.target_s * float(target_ratio),
             verify_s=curve_s.verify_s * float(self._verify[load.sampled].ratios()[index]),
-            draft_s=self.draft_s(load) if drafts else 0.0,
+            draft_s=self.draft_s(load, steps) if drafts else 0.0,
         )
         return curve_s, expected
 
@@ -126,11 +130,14 @@ class RoundClock:
             index, _, _ = self._verify_line(load)
             self._verify[load.sampled].observe(index, predicted_s=predicted_s, measured_s=measured_s)
 
-    def observe_draft(self, load: RoundLoad, *, measured_s: float) -> None:
-        """Drafting one block for every request of `load`."""
+    def observe_draft(self, load: RoundLoad, *, steps: int, measured_s: float) -> None:
+        """Drafting `steps` tokens for every request of `load`."""
         if self.adapt and self.curve.draft is not None:
-            bucket = self._draft_bucket(load.num_requests)
-            self._draft.observe(bucket, predicted_s=self._draft_curve_s(load), measured_s=measured_s)
+            self._draft[load.sampled].observe(
+                self._draft_bucket(load.num_requests, steps),
+                predicted_s=self._draft_curve_s(load, steps),
+                measured_s=measured_s,
+            )
 
     def _ratios(self, curve_s: FloatArray, first: int) -> FloatArray:
         """curve_s [B] of the buckets from index `first` on, under one load -> what to multiply their times by."""
@@ -154,15 +161,25 @@ class RoundClock:
             self._verify_lines[key] = (int(stairs.index_of(load.num_requests)), base_s, one_s - base_s)
         return self._verify_lines[key]
 
-    def _draft_curve_s(self, load: RoundLoad) -> float:
+    def _draft_curve_s(self, load: RoundLoad, steps: int) -> float:
         if self._draft_curve[0] is not load:
-            seen = load.context_tokens + load.num_requests * self.curve.block_width
-            block_s = self.curve.draft_time_s(load.num_requests, seen, longest_context=load.longest_context)
-            self._draft_curve = (load, float(block_s))
-        return self._draft_curve[1]
+            self._draft_curve = (load, {})
+        times = self._draft_curve[1]
+        if steps not in times:
+            times[steps] = float(
+                self.curve.draft_time_s(
+                    load.num_requests,
+                    load.context_tokens + load.num_requests * self.curve.block_width,
+                    steps=steps,
+                    sampled=load.sampled,
+                    longest_context=load.longest_context,
+                )
+            )
+        return times[steps]
 
-    def _draft_bucket(self, num_requests: int) -> int:
+    def _draft_bucket(self, num_requests: int, steps: int) -> int:
+        """Place of such blocks in the estimators."""
         assert self.curve.draft is not None
         if num_requests not in self._draft_index:
             self._draft_index[num_requests] = int(self.curve.draft.index_of(num_requests))
-        return self._draft_index[num_requests]
+        return (steps - 1) * len(self.curve.draft.buckets) + self._draft_index[num_requests]

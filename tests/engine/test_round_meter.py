@@ -61,13 +61,13 @@ def test_a_round_without_a_block_says_nothing_of_drafting() -> None:
     curve = make_profile(0.0).curve
     planner, load = RoundPlanner(RoundClock(curve), gamma=GAMMA), RoundLoad(2, 600)
     meter = RoundMeter(planner, None, every=True)
-    before = planner.clock.draft_s(load)
+    before = planner.clock.draft_s(load, GAMMA)
     for _ in range(50):
         plan = planner.plan(np.zeros((2, GAMMA), dtype=np.int32), np.zeros(2, dtype=int), load)
         order = RoundOrder(0, np.zeros(2, dtype=int), budget=0, plan=plan)
         parts = PartTimes(target_s=plan.curve.target_s, verify_s=plan.curve.verify_s, draft_s=1.0)
         meter.landed(flight_of(order, parts), LandedRound(2, 2, 2, 0, 2, 0))
-    assert planner.clock.draft_s(load) == before
+    assert planner.clock.draft_s(load, GAMMA) == before
 
 
 def timed(*, every: bool) -> list[bool]:

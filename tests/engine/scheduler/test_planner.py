@@ -138,7 +138,7 @@ def test_drafting_resumes_when_a_probe_shows_that_it_pays() -> None:
         steps = planner.plan(view, np.full(32, steps), load).next_steps
         stood.append(planner.first_steps)
     assert stood[199] == 0 and stood[-1] == GAMMA
-    # The memory of 256 blocks, eight rounds of 32, gives way to what probes see.
+    # The memory of 512 blocks, sixteen rounds of 32, gives way to what probes see.
     assert all(stood[500:])
 
 
@@ -172,7 +172,7 @@ def test_observed_times_come_back_in_later_plans() -> None:
         curve = plan.curve
         planner.observe(plan, target_s=1.3 * curve.target_s, verify_s=2 * curve.verify_s)
         if plan.next_steps:
-            planner.observe_draft(load, draft_s=0.7 * curve.draft_s)
+            planner.observe_draft(load, steps=plan.next_steps, draft_s=0.7 * curve.draft_s)
     plan = planner.plan(view, caps, load)
     assert plan.expected.target_s == pytest.approx(1.3 * plan.curve.target_s, rel=0.02)
     assert plan.expected.verify_s == pytest.approx(2 * plan.curve.verify_s, rel=0.02)

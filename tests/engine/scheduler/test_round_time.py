@@ -39,8 +39,8 @@ def test_one_batch_size() -> None:
 def test_drafting_sees_its_own_block() -> None:
     clock = RoundClock(CURVE, adapt=False)
     load = RoundLoad(2, 600)
-    assert clock.draft_s(load) == float(CURVE.draft_time_s(2, 600 + 2 * GAMMA))
-    assert clock.parts(load, num_tokens=3, drafts=False)[1].draft_s == 0
+    assert clock.draft_s(load, GAMMA) == float(CURVE.draft_time_s(2, 600 + 2 * GAMMA))
+    assert clock.parts(load, num_tokens=3, steps=0)[1].draft_s == 0
 
 
 def test_long_contexts_have_their_own_times() -> None:
@@ -64,17 +64,17 @@ def test_long_contexts_have_their_own_times() -> None:
     short, long = (clock.step_times_s(RoundLoad(2, 99, False, n), most_tokens=8) for n in (100, 101))
     assert short == pytest.approx([0.01 + 1e-5] * 3 + [0.02 + 1e-5] * 4)
     assert long == pytest.approx([0.03 + 1e-5] * 3 + [0.06 + 1e-5] * 4)
-    assert clock.draft_s(RoundLoad(2, 99, False, 101)) == 0.004
+    assert clock.draft_s(RoundLoad(2, 99, False, 101), 3) == 0.004
 
 
 def test_measurements_correct_every_part() -> None:
     clock, load = RoundClock(CURVE), RoundLoad(2, 600)
-    before = clock.parts(load, num_tokens=9, drafts=True)[0]
+    before = clock.parts(load, num_tokens=9, steps=GAMMA)[0]
     for _ in range(300):
         clock.observe_target(9, predicted_s=before.target_s, measured_s=1.5 * before.target_s)
         clock.observe_verify(load, predicted_s=before.verify_s, measured_s=0.5 * before.verify_s)
-        clock.observe_draft(load, measured_s=2 * before.draft_s)
-    curve, expected = clock.parts(load, num_tokens=9, drafts=True)
+        clock.observe_draft(load, steps=GAMMA, measured_s=2 * before.draft_s)
+    curve, expected = clock.parts(load, num_tokens=9, steps=GAMMA)
     assert curve == before
     assert expected.target_s == pytest.approx(1.5 * before.target_s, rel=0.01)
     assert expected.verify_s == pytest.approx(0.5 * before.verify_s, rel=0.01)
@@ -82,18 +82,18 @@ def test_measurements_correct_every_part() -> None:
     assert expected.round_s == pytest.approx(expected.target_s + expected.verify_s + expected.draft_s)
     # Other request counts follow, by the ratio over all of them.
     other = RoundLoad(4, 1200)
-    assert clock.draft_s(other) > 1.5 * RoundClock(CURVE, adapt=False).draft_s(other)
+    assert clock.draft_s(other, GAMMA) > 1.5 * RoundClock(CURVE, adapt=False).draft_s(other, GAMMA)
 
 
 def test_without_adapting_measurements_change_nothing() -> None:
     clock, load = RoundClock(CURVE, adapt=False), RoundLoad(2, 600)
-    before = clock.step_times_s(load, most_tokens=32), clock.parts(load, num_tokens=9, drafts=True)
+    before = clock.step_times_s(load, most_tokens=32), clock.parts(load, num_tokens=9, steps=GAMMA)
     for _ in range(50):
         clock.observe_target(9, predicted_s=1e-3, measured_s=2e-3)
         clock.observe_verify(load, predicted_s=1e-3, measured_s=2e-3)
-        clock.observe_draft(load, measured_s=2e-3)
+        clock.observe_draft(load, steps=GAMMA, measured_s=2e-3)
     assert (clock.step_times_s(load, most_tokens=32) == before[0]).all()
-    assert clock.parts(load, num_tokens=9, drafts=True) == before[1]
+    assert clock.parts(load, num_tokens=9, steps=GAMMA) == before[1]
 
 
 def test_a_bucket_that_never_ran_gets_the_benefit_of_the_doubt() -> None:
@@ -102,7 +102,7 @@ def test_a_bucket_that_never_ran_gets_the_benefit_of_the_doubt() -> None:
     hopeful = clock.step_times_s(load, most_tokens=32)
     assert (hopeful < curve_s).all() and (hopeful > 0.94 * curve_s).all()
     for size in (2, 4, 8, 16, 32):
-        predicted = clock.parts(load, num_tokens=size, drafts=False)[0].target_s
+        predicted = clock.parts(load, num_tokens=size, steps=0)[0].target_s
         for _ in range(100):
             clock.observe_target(size, predicted_s=predicted, measured_s=predicted)
     np.testing.assert_allclose(clock.step_times_s(load, most_tokens=32), curve_s, rtol=0.01)
