@@ -113,6 +113,7 @@ class PlannedScheduler:
         self._temperatures = temperatures  # [G]
         self._plan: RoundPlan | None = None  # the newest
         self._rounds_kept = 0  # that it is yet to be kept for
+        self._rounds = 1  # since it was made, the next one included
         # Slots whose newest block's confidence is on its way (None: they had no block).
         self._awaited: tuple[np.ndarray, Download | None] | None = None
         self._reads_block = False  # is the confidence of the block at hand wanted
@@ -167,6 +168,7 @@ class PlannedScheduler:
         if steps != plan.next_steps or int(caps.sum()) < budget or budget < 0:
             return None
         self._rounds_kept -= 1
+        self._rounds += 1
         return plan
 
     def _process(self) -> None:
@@ -183,9 +185,13 @@ class PlannedScheduler:
     def _new_plan(
         self, rows: np.ndarray, known_hazards: np.ndarray, caps: np.ndarray, *, known: np.ndarray | None = None
     ) -> RoundPlan:
-        plan = self._planner.plan(known_hazards, caps, round_load(self._slots, rows), known=known)
+        load = round_load(self._slots, rows)
+        plan = self._planner.plan(known_hazards, caps, load, known=known, rounds=self._rounds)
+        self._rounds = 1
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
-        self._rounds_kept = _rounds_to_keep(len(rows)) if was_steady and not self._causal else 0
+        # At first every block is looked at: how much to draft is not chosen on less.
+        keeps = was_steady and not self._causal and self._planner.is_informed
+        self._rounds_kept = _rounds_to_keep(len(rows)) if keeps else 0
         self._plan = plan
         return plan
 

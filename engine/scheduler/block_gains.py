@@ -15,6 +15,7 @@ from dspark.engine.scheduler.survival import survival
 # Blocks that are averaged: for a capacity few, since requests differ and change; for how much to draft, which is to be
 # decided seldom, many.
 RECENT_BLOCKS, LASTING_BLOCKS = 16, 512
+_MOST_CHANGE = 2.0  # of a longer block's gain, by what shorter ones' tells
 
 
 class BlockGains:
@@ -31,6 +32,11 @@ class BlockGains:
         self._idle_rounds = dict.fromkeys(lengths, 0)  # that told nothing of such blocks since the last that did
         self._undigested: list[HazardArray] = []
         self._recent: tuple[int, GainAverage] | None = None  # of the length that was asked for last
+
+    @property
+    def blocks(self) -> float:
+        """Blocks of any length that the lasting averages stand for."""
+        return max(average.blocks for average in self._lasting.values())
 
     def take_in(self, seen: HazardArray) -> None:
         """Blocks [R, k] of one round, R and k at least 1, as if each could be verified in full."""
@@ -59,6 +65,7 @@ class BlockGains:
             rows += len(self._undigested[start])
         for (num_requests, steps), alike in groupby(self._undigested[start:], key=np.shape):
             blocks = np.stack(list(alike))  # [rounds, R, k]
+            of_shorter = 0.0
             for length, average in self._lasting.items():
                 if length > steps:
                     break
@@ -66,14 +73,30 @@ class BlockGains:
                 gain = np.zeros(num_requests * length + 1)
                 np.cumsum(survival(ordered).mean(axis=0), out=gain[1:])
                 average.update(
-                    gain, num_requests=num_requests, idle_rounds=self._idle_rounds[length], rounds=len(blocks)
+                    gain,
+                    num_requests=num_requests,
+                    idle_rounds=self._idle_rounds[length],
+                    rounds=len(blocks),
+                    of_shorter=of_shorter,
                 )
                 self._idle_rounds[length] = 0
+                of_shorter = float(gain[-1]) / num_requests
         self._undigested.clear()
 
     def lasting(self, length: int, num_requests: int) -> FloatArray:
-        """Gain curve [R * length + 1] over many blocks."""
-        return self._lasting[length].at(num_requests)
+        """Gain curve [R * length + 1] over many blocks.
+
+        Where longer blocks are seldom seen, text may have become harder or easier since: their gain is taken to have
+        changed as that of shorter ones has, which are seen all the time.
+        """
+        change, shorter = 1.0, None
+        for average in self._lasting.values():
+            if shorter is not None and average.of_shorter > 0:
+                change *= shorter.of_all / average.of_shorter
+            shorter = average
+            if average is self._lasting[length]:
+                break
+        return min(max(change, 1 / _MOST_CHANGE), _MOST_CHANGE) * self._lasting[length].at(num_requests)
 
     def recent(self, most_tokens: int, num_requests: int) -> FloatArray:
         """Gain curve [n + 1] over the last few blocks, of the shortest length that has `most_tokens` tokens.

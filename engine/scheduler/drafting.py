@@ -47,19 +47,28 @@ class DraftChoice:
         """Tokens of the blocks that it stands at, probes apart; 0: none are drafted."""
         return self._lengths[self._at]
 
-    def decide(self, log_worth: Sequence[float], *, num_requests: int, round_s: float, draft_s: Sequence[float]) -> int:
+    def decide(
+        self,
+        log_worth: Sequence[float],
+        *,
+        num_requests: int,
+        round_s: float,
+        draft_s: Sequence[float],
+        rounds: int = 1,
+    ) -> int:
         """Tokens of the next block, 0 if none is drafted.
 
         Args:
             log_worth: log of the throughput estimated of no drafting and of each length, in their order.
             round_s: seconds that this round takes without drafting.
             draft_s: what the block adds to them: 0 and each length's.
+            rounds: that went by since the last time, this one included.
         """
         self._compare(log_worth)
         present, at = log_worth[self._at], self._at
         regret = max(1 - math.exp(present - max(log_worth[:at])), 0.0) if at else 0.0
         probe_s = max(draft_s[-1] - draft_s[at], 0.0)
-        earned_s = (_EXPLORATION - regret) * round_s
+        earned_s = (_EXPLORATION - regret) * round_s * rounds
         self._account_s = min(self._account_s + earned_s, _DEBT * probe_s)
         if at == len(self._lengths) - 1:
             self._probed_requests = num_requests

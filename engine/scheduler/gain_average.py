@@ -25,21 +25,38 @@ class GainAverage:
         self._window = window
         self._gain = np.zeros(1)  # [R * steps + 1], of `_requests` requests
         self._requests = 0
-        self._blocks = 0.0  # that the mean stands for
+        self._blocks = 0.0
+        self.of_shorter = (
+            0.0  # what shorter blocks would have given a request on the same occasions, as `update` is told
+        )
 
-    def update(self, gain: FloatArray, *, num_requests: int, idle_rounds: int, rounds: int = 1) -> None:
+    def update(
+        self, gain: FloatArray, *, num_requests: int, idle_rounds: int, rounds: int = 1, of_shorter: float = 0.0
+    ) -> None:
         """Take in the gain curve [n + 1] of blocks of R requests, `idle_rounds` rounds after the last one.
 
-        rounds: of which it is the mean.
+        rounds: of which it is the mean. of_shorter: what to expect of one request, had its block been shorter.
         """
         padded = np.full(num_requests * self._steps + 1, gain[-1])
         padded[: len(gain)] = gain
         blocks = num_requests * rounds
         kept = min(self._blocks * 0.5 ** (idle_rounds / _HALF_LIFE_ROUNDS), max(self._window - blocks, 0.0))
+        share = blocks / (kept + blocks)
         if kept > 0:
             old = self.at(num_requests)
-            padded = old + (padded - old) * (blocks / (kept + blocks))
+            padded = old + (padded - old) * share
+        self.of_shorter += (of_shorter - self.of_shorter) * share
         self._gain, self._requests, self._blocks = padded, num_requests, kept + blocks
+
+    @property
+    def of_all(self) -> float:
+        """Expected accepted tokens of one request whose block is verified in full."""
+        return float(self.at(1)[-1])
+
+    @property
+    def blocks(self) -> float:
+        """That the mean stands for."""
+        return self._blocks
 
     def at(self, num_requests: int) -> FloatArray:
         """Expected accepted tokens of the best 0, 1 ... R * steps candidates of R requests; all, if none was seen."""

@@ -17,6 +17,7 @@ from dspark.engine.scheduler.gain_average import rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
 
 _REVIEW_ROUNDS = 8  # between two comparisons of what could be drafted
+_FEWEST_BLOCKS = 32  # that a choice of how much to draft is made on
 _SAME_REQUESTS = 1 / 32  # share of the requests that may come or go without another one
 
 
@@ -80,6 +81,11 @@ class RoundPlanner:
         """Tokens of the first block of a request that joins now; 0: it has none."""
         return self._choice.steps
 
+    @property
+    def is_informed(self) -> bool:
+        """Has it seen blocks enough to choose how much to draft?"""
+        return self._gains.blocks >= _FEWEST_BLOCKS
+
     def plan(
         self,
         hazards: HazardArray,
@@ -87,6 +93,7 @@ class RoundPlanner:
         load: RoundLoad,
         *,
         known: NDArray[np.bool_] | None = None,
+        rounds: int = 1,
     ) -> RoundPlan:
         """Plan the next round of R requests.
 
@@ -95,6 +102,7 @@ class RoundPlanner:
                 `causal` or `certain` those of that block itself, [R, 0] if it has none. k: tokens that were drafted.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
+            rounds: since the last plan, this one included; between them the last one was followed.
 
         Raises:
             ProfileError: more requests than the largest profiled batch has room for.
@@ -109,7 +117,7 @@ class RoundPlanner:
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
-        steps = self._next_steps(load)
+        steps = self._next_steps(load, rounds)
         budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
             # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
@@ -187,14 +195,20 @@ class RoundPlanner:
             self._rounds_to_review = 0
         self._missed = False
 
-    def _next_steps(self, load: RoundLoad) -> int:
+    def _next_steps(self, load: RoundLoad, rounds: int) -> int:
         review = self._review
-        if self._rounds_to_review == 0 or review is None or self._differs(load.num_requests, review.num_requests):
+        if self._rounds_to_review <= 0 or review is None or self._differs(load.num_requests, review.num_requests):
             review = self._review = self._reviewed(load)
             self._rounds_to_review = _REVIEW_ROUNDS
-        self._rounds_to_review -= 1
+        self._rounds_to_review -= rounds
+        if not self.is_informed:
+            return self._choice.steps
         return self._choice.decide(
-            review.log_worth, num_requests=load.num_requests, round_s=review.plain_s, draft_s=review.draft_s
+            review.log_worth,
+            num_requests=load.num_requests,
+            round_s=review.plain_s,
+            draft_s=review.draft_s,
+            rounds=rounds,
         )
 
     def _differs(self, num_requests: int, reviewed: int) -> bool:

@@ -36,10 +36,10 @@ class BlocksOfAllLengths(RoundPlanner):
 
     def __init__(self, *, causal: bool) -> None:
         super().__init__(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA, causal=causal)
-        self._lengths = cycle((3, 1, GAMMA, 0, 1, 5))
+        self._steps = cycle((3, 1, GAMMA, 0, 1, 5))
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
-        return replace(super().plan(*args, **kwargs), next_steps=next(self._lengths))
+        return replace(super().plan(*args, **kwargs), next_steps=next(self._steps))
 
 
 def planned_engine(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from dspark.engine.scheduler.drafting import DraftChoice
+from dspark.engine.scheduler.drafting import DraftChoice, draft_lengths
 
 ROUND_S, PROBE_S = 1.0, 0.3
 
@@ -110,3 +110,84 @@ def test_a_load_that_never_rests_costs_no_more() -> None:
 def test_it_is_a_function_of_what_it_was_told() -> None:
     one, other = (World(steady(8), steady(0.9), 0.2).run(800) for _ in range(2))
     assert one.drafted == other.drafted
+
+
+LENGTHS = (0, 1, 3, 7)
+DRAFT_S = (0.0, 0.1, 0.15, 0.3)
+
+
+@dataclass
+class WorldOfLengths:
+    """Rounds of 1 s without drafting. What a length is worth becomes known two rounds after as long a block."""
+
+    worth: Callable[[int], tuple[float, ...]]  # throughput of each of LENGTHS
+    lost_s: float = 0.0
+    drafted: list[int] = field(default_factory=list)
+    stood: list[int] = field(default_factory=list)
+
+    def run(self, rounds: int) -> WorldOfLengths:
+        choice, known = DraftChoice(LENGTHS[1:]), list(self.worth(0))
+        for i in range(rounds):
+            truth = self.worth(i)
+            for at, length in enumerate(LENGTHS):
+                if i >= 2 and self.drafted[i - 2] >= length:
+                    known[at] = truth[at]
+            self.drafted.append(
+                choice.decide(np.log(known).tolist(), num_requests=64, round_s=ROUND_S, draft_s=DRAFT_S)
+            )
+            self.stood.append(choice.steps)
+            at, stood = (LENGTHS.index(steps) for steps in (self.drafted[-1], choice.steps))
+            lost_s = (max(truth) - truth[at]) / max(truth) * (ROUND_S + DRAFT_S[at])
+            # Of a probe nobody has to verify more than pays.
+            self.lost_s += lost_s if at == stood else min(lost_s, DRAFT_S[at] - DRAFT_S[stood])
+        return self
+
+
+@pytest.mark.parametrize("best", LENGTHS)
+def test_the_length_that_is_worth_most_is_found_and_kept(best: int) -> None:
+    world = WorldOfLengths(lambda i: tuple(1.0 if length == best else 0.9 for length in LENGTHS)).run(3000)
+    assert set(world.stood[20:]) == {best}
+    assert set(world.drafted[20:]) <= {best, 7}
+    # The first few rounds, and what probes take afterwards.
+    assert world.lost_s < 1 + 0.005 * 3000
+
+
+@pytest.mark.parametrize("length", LENGTHS[:-1])
+def test_below_whole_blocks_longer_ones_are_looked_at_and_cost_little(length: int) -> None:
+    at = LENGTHS.index(length)
+    worth = tuple(0.5 if i > at else 0.9 + 0.1 * (i == at) for i in range(len(LENGTHS)))
+    world = WorldOfLengths(lambda i: worth).run(5000)
+    probes = sum(drafted == 7 for drafted in world.drafted[1000:])
+    assert 10 < probes < 0.05 * 4000
+    assert world.lost_s < 1 + 0.005 * 5000
+
+
+def test_text_that_becomes_worth_a_longer_block_is_found_by_the_next_probe() -> None:
+    easier, harder = (0.7, 0.8, 0.9, 1.0), (0.9, 1.0, 0.8, 0.6)
+    world = WorldOfLengths(lambda i: harder if i < 2000 else easier).run(3000)
+    assert set(world.stood[100:2000]) == {1}
+    # A probe of 0.2 s is paid by 0.4 % of 50 rounds.
+    assert world.stood[2000:].index(7) < 50 + 20
+    assert set(world.stood[2100:]) == {7}
+
+
+def test_text_that_becomes_worth_a_shorter_block_needs_no_probe() -> None:
+    easier, harder = (0.7, 0.8, 0.9, 1.0), (0.9, 0.95, 1.0, 0.6)
+    world = WorldOfLengths(lambda i: easier if i < 1000 else harder).run(1500)
+    assert set(world.drafted[:1000]) == {7} and world.stood[1000:].index(3) < 10
+
+
+def test_probes_are_paid_by_all_rounds_that_went_by() -> None:
+    for rounds in (1, 16):
+        choice, drafted = DraftChoice([7]), []
+        for _ in range(9600 // rounds):
+            drafted.append(choice.decide((0.0, -0.3), num_requests=4, round_s=1.0, draft_s=(0.0, 0.3), rounds=rounds))
+        # In the second half, behind what the first few rounds have cost: 0.4 % of 4,800 s.
+        assert sum(map(bool, drafted[len(drafted) // 2 :])) == pytest.approx(0.004 * 4800 / 0.3, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "lengths"), [(1, (1,)), (2, (1, 2)), (3, (1, 3)), (4, (1, 2, 4)), (7, (1, 3, 7)), (15, (1, 7, 15))]
+)
+def test_lengths_are_one_token_half_a_block_and_all_of_it(gamma: int, lengths: tuple[int, ...]) -> None:
+    assert draft_lengths(gamma) == lengths

@@ -45,16 +45,20 @@ def budgeted(search, source: str, times: np.ndarray) -> Schedule:  # type: ignor
     return lambda past, logits: lengths(past, logits.tobytes(), len(logits))
 
 
-def planned(times: np.ndarray, *, causal: bool) -> Schedule:
-    """The planner and the history as a decode uses them, drafting given up and resumed included."""
+def planned(times: np.ndarray, *, causal: bool, one_s: float | None = None) -> Schedule:
+    """The planner and the history as a decode uses them, drafting given up, shortened and resumed included.
+
+    one_s: what drafting one token takes; None: as much as a block.
+    """
 
     @cache
     def lengths(past: tuple[bytes, ...], own_bytes: bytes, requests: int) -> tuple[int, ...]:
-        planner = RoundPlanner(RoundClock(curve(times), adapt=False), gamma=GAMMA, causal=causal)
+        kind = RoundPlanner if one_s is None else Impatient
+        planner = kind(RoundClock(curve(times, one_s), adapt=False), gamma=GAMMA, causal=causal)
         history, slots = SurvivalHistory(requests, GAMMA), np.arange(requests)
         steps = planner.first_steps
         for logits in (*past, own_bytes):
-            own = _hazards(logits, requests)
+            own = _hazards(logits, requests)[:, :steps]
             history.schedule(slots, drafted=steps > 0)
             history.process(slots, own if steps else None)
             view = history.before(slots)
@@ -68,7 +72,15 @@ def planned(times: np.ndarray, *, causal: bool) -> Schedule:
     return lambda past, logits: lengths(past, logits.tobytes(), len(logits))
 
 
-def curve(times: np.ndarray) -> StepCurve:
+class Impatient(RoundPlanner):
+    """Drafts in the next round what the last block it may know of was worth most of: few rounds are looked at here."""
+
+    def _next_steps(self, load: RoundLoad, rounds: int) -> int:
+        review = self._reviewed(load)
+        return (0, *self._lengths)[int(np.argmax(review.log_worth))]
+
+
+def curve(times: np.ndarray, one_s: float | None) -> StepCurve:
     def stairs(buckets: list[int], times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(buckets), dtype=int)
         return Staircase("tokens", "none", buckets, times, times, times, *2 * (zeros, zeros.astype(float)))
@@ -77,6 +89,7 @@ def curve(times: np.ndarray) -> StepCurve:
     return StepCurve(
         target=stairs([1, 2, 3, 4, 5, 6], times),
         draft=stairs([1, 2], np.array([0.12, 0.15])),
+        draft_one=None if one_s is None else stairs([1, 2], np.array([one_s, one_s])),
         verify_greedy=small,
         verify_sampled=small,
         tokens_per_request=1 + GAMMA,
@@ -111,6 +124,8 @@ LAWFUL: dict[str, Callable[[np.ndarray], Schedule]] = {
     "causal": lambda times: budgeted(first_drop_budget, "own", times),
     "async-planner": lambda times: planned(times, causal=False),
     "causal-planner": lambda times: planned(times, causal=True),
+    "async-planner-of-lengths": lambda times: planned(times, causal=False, one_s=0.02),
+    "causal-planner-of-lengths": lambda times: planned(times, causal=True, one_s=0.02),
 }
 SIZES = pytest.mark.parametrize(("requests", "tokens"), [(1, 4), (2, 2)], ids=["one-request", "two-requests"])
 

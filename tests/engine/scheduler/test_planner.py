@@ -16,8 +16,8 @@ GAMMA = 4
 BUCKETS = np.array([1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160])
 
 
-def make_curve(*, draft_s: float = 0.05, step_s: np.ndarray | None = None) -> StepCurve:
-    """0.3 s a step and 10 ms a token."""
+def make_curve(*, draft_s: float = 0.05, step_s: np.ndarray | None = None, one_s: float | None = None) -> StepCurve:
+    """0.3 s a step and 10 ms a token; one_s: of a block of one token, None: it was not measured."""
 
     def stairs(buckets: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(buckets), dtype=int)
@@ -32,6 +32,7 @@ def make_curve(*, draft_s: float = 0.05, step_s: np.ndarray | None = None) -> St
         tokens_per_request=1 + GAMMA,
         block_width=GAMMA,
         reference_context_tokens=1,
+        draft_one=None if one_s is None else stairs(requests, np.full(len(requests), one_s)),
     )
 
 
@@ -142,6 +143,74 @@ def test_drafting_resumes_when_a_probe_shows_that_it_pays() -> None:
     assert all(stood[500:])
 
 
+def lengths_of(planner: RoundPlanner, rounds: int, *, requests: int, mean: float, seed: int = 0) -> list[int]:
+    """Tokens of the blocks that are drafted round by round; a block's survival becomes known a round later."""
+    load, steps, view, lengths = RoundLoad(requests, 100), planner.first_steps, None, []
+    for i in range(rounds):
+        older = np.zeros((requests, GAMMA), np.int32) if view is None else view
+        known = np.full(requests, view is not None)
+        lengths.append(planner.plan(older, np.full(requests, steps), load, known=known).next_steps)
+        if steps:
+            view = random_hazards(requests, seed=seed + i, mean=mean)[:, :steps]
+        steps = lengths[-1]
+    return lengths
+
+
+def best_length(curve: StepCurve, requests: int, mean: float) -> int:
+    """That of the largest throughput, budget by budget, over many blocks."""
+    many = random_hazards(64 * requests, seed=999, mean=mean)
+    worth = {0: requests / (float(curve.step_time_s(requests)) + 1e-3)}
+    for length in (1, 2, GAMMA):
+        gain = np.append(0, np.cumsum(np.sort(survival(many[:, :length]).ravel())[::-1]))[::64] / 64
+        draft_s = float(curve.draft_time_s(requests, steps=length))
+        worth[length] = max(
+            (requests + gain[m]) / (float(curve.step_time_s(requests + m)) + 1e-3 + draft_s) for m in range(len(gain))
+        )
+    return max(worth, key=worth.__getitem__)
+
+
+@pytest.mark.parametrize(("mean", "best"), [(3.0, GAMMA), (1.5, 2), (0.5, 1), (-4.0, 0)])
+def test_as_much_is_drafted_as_pays(mean: float, best: int) -> None:
+    curve = make_curve(draft_s=0.15, one_s=0.03)
+    assert best_length(curve, 32, mean) == best
+    settled = lengths_of(make_planner(curve), 600, requests=32, mean=mean)[100:]
+    assert settled.count(best) > 0.9 * len(settled)
+    # Whole blocks are looked at now and then.
+    assert set(settled) == {best, GAMMA}
+
+
+@pytest.mark.parametrize("options", [{"certain": True}, {}], ids=["looked-up drafts", "an older profile"])
+def test_blocks_are_whole_where_shorter_ones_cost_as_much(options: dict[str, bool]) -> None:
+    curve = make_curve(draft_s=0.3, one_s=0.05 if options else None)
+    assert set(lengths_of(make_planner(curve, **options), 300, requests=32, mean=0.5)) <= {0, GAMMA}
+
+
+def test_few_blocks_decide_nothing() -> None:
+    planner = make_planner(make_curve(draft_s=0.4, one_s=0.2))
+    # The 32nd block of one request is known a round after it was drafted.
+    assert set(lengths_of(planner, 32, requests=1, mean=-6.0)) == {GAMMA} and not planner.is_informed
+    assert 0 in lengths_of(planner, 20, requests=1, mean=-6.0) and planner.is_informed
+
+
+def test_a_longer_block_than_those_before_is_verified_as_such_blocks_were() -> None:
+    curve = make_curve(draft_s=0.01, one_s=0.005)
+    planner, load = make_planner(curve), RoundLoad(32, 100)
+    whole = random_hazards(32, seed=1, mean=3.0)
+    for _ in range(30):
+        before = planner.plan(whole, np.full(32, GAMMA), load)
+    plan = planner.plan(whole[:, :1], np.full(32, GAMMA), load)
+    assert plan.budget == before.budget > 32
+    assert plan.expected_tokens == pytest.approx(before.expected_tokens, rel=0.01)
+
+
+def test_a_shorter_block_than_those_before_is_verified_by_what_they_tell_of_its_tokens() -> None:
+    curve = make_curve(draft_s=0.01, one_s=0.005)
+    seen, caps = random_hazards(32, seed=1, mean=1.0), np.full(32, 2)
+    plan = make_planner(curve).plan(seen, caps, RoundLoad(32, 100))
+    own = make_planner(curve).plan(seen[:, :2], caps, RoundLoad(32, 100))
+    assert (plan.budget, plan.expected_tokens) == (own.budget, own.expected_tokens) and 0 < plan.budget <= 64
+
+
 def test_the_causal_plan_is_the_walk_over_the_block_itself() -> None:
     curve = make_curve()
     planner, caps = make_planner(curve, causal=True), np.full(8, GAMMA)
@@ -152,13 +221,16 @@ def test_the_causal_plan_is_the_walk_over_the_block_itself() -> None:
         assert plan.budget == first_drop_budget(gain_curve(own, caps), times, num_requests=8)
 
 
+@pytest.mark.parametrize("one_s", [None, 0.05], ids=["whole blocks", "blocks of all lengths"])
 @pytest.mark.parametrize("round_of_interest", [0, 3, 60])
-def test_whether_the_next_block_is_drafted_does_not_depend_on_the_block_being_walked(round_of_interest: int) -> None:
+def test_how_much_of_the_next_block_is_drafted_does_not_depend_on_the_block_being_walked(
+    round_of_interest: int, one_s: float | None
+) -> None:
     decisions = []
     for mean in (-6.0, 6.0):
-        planner, steps = make_planner(make_curve(draft_s=0.3), causal=True), GAMMA
+        planner, steps = make_planner(make_curve(draft_s=0.3, one_s=one_s), causal=True), GAMMA
         for i in range(round_of_interest + 1):
-            own = random_hazards(8, seed=i, mean=mean if i == round_of_interest else -1.0)
+            own = random_hazards(8, seed=i, mean=mean if i == round_of_interest else -1.0)[:, :steps]
             steps = planner.plan(own, np.full(8, steps), RoundLoad(8, 1)).next_steps
         decisions.append(steps)
     assert decisions[0] == decisions[1]

@@ -15,8 +15,11 @@ GAMMA = 7
 BASELINES = ("none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal")
 
 
-def device_curve(*, draft: float = 1.0) -> StepCurve:
-    """Shelves like a GPU's: slow growth while weights are read, then in proportion to the tokens."""
+def device_curve(*, draft: float = 1.0, drafts: tuple[float, float, float] | None = None) -> StepCurve:
+    """Shelves like a GPU's: slow growth while weights are read, then in proportion to the tokens.
+
+    drafts: what one token, a sampled block and one sampled token take, as shares of a greedy block.
+    """
     buckets = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048])
     requests = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
 
@@ -25,9 +28,12 @@ def device_curve(*, draft: float = 1.0) -> StepCurve:
         none = zeros.astype(float)
         return Staircase("tokens", "none", at, times, times, times, zeros, none, zeros, none)
 
+    block_s = draft * (1.5e-4 + 1.2e-6 * requests)
+    names = ("draft_one", "draft_sampled", "draft_sampled_one")
     return StepCurve(
+        **{name: stairs(requests, share * block_s) for name, share in zip(names, drafts or (), strict=bool(drafts))},
         target=stairs(buckets, 5.5e-4 + 6e-5 * np.log2(buckets) + 9e-7 * buckets),
-        draft=stairs(requests, draft * (1.5e-4 + 1.2e-6 * requests)),
+        draft=stairs(requests, block_s),
         verify_greedy=stairs(requests, 3e-5 + 8e-7 * requests),
         verify_sampled=stairs(requests, 9e-5 + 8e-7 * requests),
         tokens_per_request=1 + GAMMA,
@@ -123,6 +129,24 @@ def test_async_is_as_good_as_the_best_of_the_others(mean: float, concurrency: in
     blocks, curve = recorded_blocks(mean), device_curve()
     best = max(run(blocks, curve, policy, concurrency).tokens_per_s for policy in BASELINES)
     assert run(blocks, curve, "async", concurrency).tokens_per_s > 0.99 * best
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize("mean", [1.2, 0.0, -1.0], ids=["good", "fair", "poor"])
+def test_async_drafts_as_much_as_the_best_of_the_others(mean: float, concurrency: int) -> None:
+    """Where every token that is drafted costs, as on a large vocabulary, fixed lengths pay for theirs alone."""
+    blocks, curve = recorded_blocks(mean), device_curve(draft=2.0, drafts=(0.3, 1.5, 0.35))
+    best = max(run(blocks, curve, policy, concurrency, sampled=True).tokens_per_s for policy in BASELINES)
+    assert run(blocks, curve, "async", concurrency, sampled=True).tokens_per_s > 0.99 * best
+
+
+def test_a_fixed_length_pays_for_as_many_tokens() -> None:
+    curve, requests = device_curve(drafts=(0.3, 1.5, 0.35)), 4
+    for length, sampled in ((1, False), (3, True), (7, True)):
+        result = run(always(4), curve, f"fixed:{length}", requests, sampled=sampled, context_tokens=0)
+        batch = requests * (1 + length)
+        round_s = curve.round_time_s(batch, num_requests=requests, kv_tokens=batch, draft_steps=length, sampled=sampled)
+        assert result.tokens_per_s == pytest.approx(requests * (1 + min(length, 4)) / float(round_s))
 
 
 def test_at_many_requests_knowing_the_survival_beats_every_constant() -> None:
