@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.capacity import first_drop_budget, gain_curve
 from dspark.engine.scheduler.gain_average import GainAverage, rescaled
 from dspark.engine.scheduler.planner import RoundPlanner
@@ -280,6 +281,25 @@ def test_gain_averages_are_means_over_blocks() -> None:
     # As many blocks as the window push everything older out.
     average.update(np.linspace(0, 3, 13), num_requests=6, idle_rounds=0)
     np.testing.assert_allclose(average.at(6), np.linspace(0, 3, 13))
+
+
+def test_longer_blocks_are_worth_more_or_less_as_shorter_ones_have_become() -> None:
+    gains = BlockGains((1, 2))
+    hard, easy = (np.tile(hazards(np.full((1, 2), x, np.float32), np.ones(2)), (600, 1)) for x in (-1.0, 1.0))
+    gains.take_in(easy)
+    gains.digest()
+    before = gains.lasting(2, 1)
+    np.testing.assert_allclose(before, np.append(0, np.cumsum(survival(easy)[0])))
+    gains.take_in(hard[:, :1])
+    gains.digest()
+    change = survival(hard)[0, 0] / survival(easy)[0, 0]
+    assert change < 0.5
+    np.testing.assert_allclose(gains.lasting(1, 1), [0, survival(hard)[0, 0]])
+    # By half at most: further than that, a longer block has to be seen.
+    np.testing.assert_allclose(gains.lasting(2, 1), 0.5 * before)
+    gains.take_in(hard)
+    gains.digest()
+    np.testing.assert_allclose(gains.lasting(2, 1), np.append(0, np.cumsum(survival(hard)[0])))
 
 
 def test_rescaling_keeps_the_gain_of_each_request() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -83,6 +85,46 @@ def test_measurements_correct_every_part() -> None:
     # Other request counts follow, by the ratio over all of them.
     other = RoundLoad(4, 1200)
     assert clock.draft_s(other, GAMMA) > 1.5 * RoundClock(CURVE, adapt=False).draft_s(other, GAMMA)
+
+
+def curve_of_lengths() -> StepCurve:
+    """Blocks of one token take 2 ms, of all 8 ms, sampled ones 3 and 15."""
+
+    def stairs(seconds: float) -> Staircase:
+        assert CURVE.draft is not None
+        times = np.full(len(CURVE.draft.buckets), seconds)
+        return replace(CURVE.draft, time_s=times, p20_s=times, p80_s=times, load_s=0 * times, longest_s=0 * times)
+
+    return replace(
+        CURVE,
+        draft=stairs(0.008),
+        draft_one=stairs(0.002),
+        draft_sampled=stairs(0.015),
+        draft_sampled_one=stairs(0.003),
+    )
+
+
+def test_fewer_tokens_take_less_and_sampled_ones_more() -> None:
+    clock = RoundClock(curve_of_lengths(), adapt=False)
+    greedy, sampled = (RoundLoad(2, 600, sampled) for sampled in (False, True))
+    assert [clock.draft_s(greedy, steps) for steps in (1, 3, 7)] == pytest.approx([0.002, 0.004, 0.008])
+    assert [clock.draft_s(sampled, steps) for steps in (1, 3, 7)] == pytest.approx([0.003, 0.007, 0.015])
+    curve, expected = clock.parts(sampled, num_tokens=9, steps=3)
+    assert curve.draft_s == expected.draft_s == pytest.approx(0.007)
+
+
+def test_each_length_of_block_is_corrected_by_its_own_measurements() -> None:
+    clock, load = RoundClock(curve_of_lengths()), RoundLoad(2, 600)
+    for _ in range(200):
+        clock.observe_draft(load, steps=1, measured_s=0.003)
+        clock.observe_draft(load, steps=7, measured_s=0.006)
+    # Four samples' worth of what all of them share is left, in 32 of their own.
+    for steps, ratio in ((1, 1.5), (7, 0.75)):
+        own, shared = 32 / 36, 4 / 36
+        low, high = (ratio**own * other**shared for other in (0.75, 1.5))
+        assert low <= clock.draft_s(load, steps) / (0.002 if steps == 1 else 0.008) <= high
+    # Sampled blocks run other kernels, of which nothing was measured.
+    assert clock.draft_s(RoundLoad(2, 600, True), 7) == pytest.approx(0.015)
 
 
 def test_without_adapting_measurements_change_nothing() -> None:
