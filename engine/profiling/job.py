@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,10 +12,11 @@ import numpy as np
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.jobs.manifest import manifest
 from dspark.engine.profiling.conditions import engine_conditions
+from dspark.engine.profiling.curve import fit_curve, fitted
 from dspark.engine.profiling.device import device_state
 from dspark.engine.profiling.eager_timer import EagerTimer
 from dspark.engine.profiling.graph_timer import GraphTimer
-from dspark.engine.profiling.plan import Plan, Planner, Point
+from dspark.engine.profiling.plan import Planner, Point
 from dspark.engine.profiling.settings import ProfileSettings
 from dspark.engine.profiling.timer import Sample, StepTimer
 from dspark.profiles import (
@@ -27,16 +27,11 @@ from dspark.profiles import (
     DRAFT_SAMPLED_ONE,
     KINDS,
     TARGET,
-    VERIFY_GREEDY,
     VERIFY_SAMPLED,
     Measurement,
     PredictionError,
     Profile,
-    Staircase,
     StepCurve,
-    complete,
-    fit_alike,
-    fit_staircase,
     prediction_error,
 )
 from dspark.profiles.trust import STEADY, unsteadiness
@@ -44,7 +39,6 @@ from dspark.profiles.trust import STEADY, unsteadiness
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
 
-KV_TOKENS, PACKED_TOKENS = "visible KV tokens", "packed tokens"
 MOST_WARM_UPS = 10
 
 
@@ -91,7 +85,13 @@ def profile_engine(
         run.repeat(rng, f"Measuring, repeat {repeat + 1} of {repeats}")
         states.append(device_state(engine.device))
     measurements = run.measurements()
-    curve = _fit(measurements, plan, engine, timer.short_context)
+    curve = fit_curve(
+        measurements,
+        context_tokens=plan.context_tokens[0],
+        gamma=engine.gamma,
+        block_width=_block_width(engine),
+        short_context=timer.short_context,
+    )
     spread = _typical_spread(measurements)
     return Profile(
         curve=curve,
@@ -100,7 +100,7 @@ def profile_engine(
         ),
         measurements=tuple(measurements),
         fit={
-            kind: _error(curve, _of(measurements, kind))
+            kind: _error(curve, fitted(measurements, kind))
             for kind in KINDS
             if kind not in DRAFT_KINDS or kind in draft_kinds
         },
@@ -215,55 +215,6 @@ def _measurement(point: Point, samples: Sequence[Sample]) -> Measurement:
     )
 
 
-def _fit(measurements: Sequence[Measurement], plan: Plan, engine: Engine, short_context: int | None) -> StepCurve:
-    context, per_request, block_width = plan.context_tokens[0], 1 + engine.gamma, _block_width(engine)
-    bound = math.inf if short_context is None else short_context
-    longest = context + per_request
-
-    def forward(kind: str, unit: str, reference_load: Callable[[int], int], *, long: bool = False) -> Staircase:
-        points = [m for m in _of(measurements, kind) if (m.longest_context > bound) == long]
-        stairs = fit_staircase(
-            points, unit=unit, load_unit=KV_TOKENS, reference_load=reference_load, reference_longest=lambda _: longest
-        )
-        # Memory may hold no long contexts of so many requests, but one long context among them runs this kind.
-        return complete(stairs, forward(kind, unit, reference_load)) if long else stairs
-
-    def verification(kind: str) -> Staircase:
-        points = _of(measurements, kind)
-        return fit_staircase(points, unit="requests", load_unit=PACKED_TOKENS, reference_load=full_blocks)
-
-    def visible(num_tokens: int) -> int:
-        return -(-num_tokens // per_request) * context + num_tokens
-
-    def visible_to_blocks(num_requests: int) -> int:
-        return num_requests * (context + block_width)
-
-    def full_blocks(num_requests: int) -> int:
-        return num_requests * per_request
-
-    def block(kind: str) -> Staircase | None:
-        points = _of(measurements, kind)
-        return fit_alike(points, draft) if draft is not None and points else None
-
-    has_long = short_context is not None
-    draft = forward(DRAFT, "requests", visible_to_blocks) if block_width else None
-    return StepCurve(
-        target=forward(TARGET, "tokens", visible),
-        target_long=forward(TARGET, "tokens", visible, long=True) if has_long else None,
-        draft_long=forward(DRAFT, "requests", visible_to_blocks, long=True) if block_width and has_long else None,
-        long_context_tokens=short_context,
-        draft=draft,
-        draft_one=block(DRAFT_ONE),
-        draft_sampled=block(DRAFT_SAMPLED),
-        draft_sampled_one=block(DRAFT_SAMPLED_ONE),
-        verify_greedy=verification(VERIFY_GREEDY),
-        verify_sampled=verification(VERIFY_SAMPLED),
-        tokens_per_request=per_request,
-        block_width=block_width,
-        reference_context_tokens=context,
-    )
-
-
 def _block_width(engine: Engine) -> int:
     """Slots of a draft block; one that is looked up has those of its tokens, though no cache rows."""
     return engine.graph_sizes.block_width or engine.gamma
@@ -274,10 +225,6 @@ def _draft_kinds(engine: Engine) -> tuple[str, ...]:
     if engine.gamma == 0 or engine.drafter is None:
         return (DRAFT,) if engine.gamma else ()
     return DRAFT_KINDS if engine.gamma > 1 else (DRAFT, DRAFT_SAMPLED)
-
-
-def _of(measurements: Sequence[Measurement], kind: str) -> list[Measurement]:
-    return [m for m in measurements if m.kind == kind and not m.held_out]
 
 
 def _error(curve: StepCurve, points: Sequence[Measurement]) -> PredictionError:
