@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dspark.engine.proposals import DraftOutput
 
 
-# Requests up to which a plan is kept for so many further rounds: the host's work on one is a good part of such rounds.
-_KEPT = ((4, 15), (16, 5), (512, 1))
+# A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
+_PLAN_LIFE_S = 8e-3
 _ABOUT_AS_MANY = 1 / 16  # share by which the number of requests may have changed meanwhile
 
 
@@ -102,8 +102,8 @@ class PlannedScheduler:
     `async`: the budget rests on the block before, whose confidence came back while that round ran, and the device
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
 
-    What a plan rests on changes slowly, and the host takes a good part of a short round for one: `async` keeps the
-    capacity for some rounds, as long as there are about as many requests and drafting goes on as it did.
+    What a plan rests on changes slowly: `async` keeps the capacity for a few milliseconds, as long as there are about
+    as many requests and drafting goes on as it did.
     """
 
     def __init__(self, slots: SlotTable, planner: RoundPlanner, policy: Planned, *, temperatures: np.ndarray) -> None:
@@ -191,11 +191,6 @@ class PlannedScheduler:
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and not self._causal and self._planner.is_informed
-        self._rounds_kept = _rounds_to_keep(len(rows)) if keeps else 0
+        self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps else 0
         self._plan = plan
         return plan
-
-
-def _rounds_to_keep(num_requests: int) -> int:
-    """Further rounds that a plan for so many requests may go for."""
-    return next((rounds for most, rounds in _KEPT if num_requests <= most), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from tiny_models import TINY_MODELS, TinyModel, save_tiny_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and every command that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

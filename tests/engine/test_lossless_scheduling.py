@@ -13,6 +13,7 @@ from lossless import assert_fails, assert_fits, decode, logits, make_engine, pai
 from step_curves import step_curve
 from toy_pair import GAMMA, ToyPair
 
+from dspark.engine import scheduling
 from dspark.engine.flights import Flight
 from dspark.engine.loop import DecodeLoop
 from dspark.engine.models import block_logits
@@ -76,8 +77,11 @@ def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bo
     assert np.std(budgets) > 0.1 and 0.2 < counts.accepted / counts.observed < 0.95
 
 
-def test_plans_that_few_requests_keep_for_some_rounds(pair: ToyPair, truth: list[list[np.ndarray]]) -> None:
+def test_plans_that_few_requests_keep_for_some_rounds(
+    pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = 12
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.1)
     buckets = tuple(range(requests, requests * (1 + GAMMA) + 1, 3))
     curve = step_curve(buckets, tuple(0.01 + 3e-4 * (b - requests) for b in buckets), gamma=GAMMA, draft_s=1e-4)
     engine = make_engine(

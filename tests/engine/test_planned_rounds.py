@@ -13,7 +13,7 @@ from fixture_engine import FIXTURES, Detokenizer, prompts, reference, requests, 
 from graph_engine import graph_device
 from step_curves import make_planner, step_curve
 
-from dspark.engine import Engine, EngineConfig, Request, SamplingParams
+from dspark.engine import Engine, EngineConfig, Request, SamplingParams, scheduling
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
@@ -188,8 +188,10 @@ def test_a_batch_never_exceeds_its_budget(depth: int, monkeypatch: pytest.Monkey
 
 
 @DEPTHS
-def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_kept_until_the_number_of_requests_changes(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = planned_engine(causal=False, depth=depth)
+    # Up to fifteen of the curve's fastest rounds.
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
     orders = watched_orders(monkeypatch)
     assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
     for order in orders:
@@ -199,6 +201,14 @@ def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeyp
     runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
     assert 2 <= max(runs) <= 16
     assert len(runs) < 0.7 * len(orders)
+
+
+@DEPTHS
+def test_rounds_that_are_longer_than_a_plan_lives_are_planned_each(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = planned_engine(causal=False, depth=depth)
+    orders = watched_orders(monkeypatch)
+    assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
+    assert len({id(order.plan) for order in orders}) == len(orders)
 
 
 def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
