@@ -23,7 +23,7 @@ _SAME_REQUESTS = 1 / 32  # share of the requests that may come or go without ano
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What a round verifies, whether it ends with drafting, and what is expected of it."""
+    """What a round verifies, how much it drafts at its end, and what is expected of it."""
 
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
@@ -78,7 +78,7 @@ class RoundPlanner:
 
     @property
     def first_steps(self) -> int:
-        """Tokens of the first block of a request that joins now; 0: it has none."""
+        """Tokens of a block that no plan came before: as many as it stands at, probes apart; 0: none is drafted."""
         return self._choice.steps
 
     @property

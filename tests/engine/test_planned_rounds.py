@@ -16,6 +16,7 @@ from step_curves import make_planner, step_curve
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
+from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
@@ -199,6 +200,25 @@ def test_few_requests_keep_a_plan_until_their_number_changes(depth: int, monkeyp
     runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
     assert 2 <= max(runs) <= 16
     assert len(runs) < 0.7 * len(orders)
+
+
+@DEPTHS
+def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[np.ndarray] = []
+    own = BlockGains.take_in
+
+    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
+        learnt.extend(seen)
+        own(gains, seen)
+
+    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    engine = planned_engine(causal=False, depth=depth)
+    # Of many lengths, so that plans are often given up before their time.
+    asked = [
+        Request(i, prompt, SamplingParams(max_tokens=20 + 7 * i, ignore_eos=True)) for i, prompt in enumerate(prompts())
+    ]
+    list(engine.generate(asked))
+    assert len({block.tobytes() for block in learnt}) == len(learnt) > 60
 
 
 def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
