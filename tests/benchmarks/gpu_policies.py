@@ -193,8 +193,10 @@ def table_of(cells: dict[Cell, list[float]], policies: list[str], temperatures: 
             table.add_row(f"{temperature:g}", policy, *row)
         ratios = []
         for size in sizes:
-            others = max(means[size, temperature, policy] for policy in policies if policy != "async")
-            own, plain = (means.get((size, temperature, policy), float("nan")) for policy in ("async", "none"))
+            nothing = float("nan")
+            speeds_of_others = [means[size, temperature, policy] for policy in policies if policy != "async"]
+            others = max(speeds_of_others, default=nothing)
+            own, plain = (means.get((size, temperature, policy), nothing) for policy in ("async", "none"))
             ratios.append(f"{own / others:.3f} of the best, {own / plain:.2f} x none")
         table.add_row("", "async", *ratios, end_section=True)
     return table

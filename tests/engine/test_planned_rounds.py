@@ -146,7 +146,9 @@ def test_every_round_is_told_of(causal: bool, depth: int) -> None:
     done = list(engine.generate(requests()))
     assert len(told) == engine.stats.rounds
     assert sum(r.emitted for r in told) == sum(len(c.token_ids) - 1 for c in done)
-    assert sum(r.batch_tokens - r.requests for r in told if depth == 0) == (depth == 0) * engine.stats.spec.verified
+    if depth == 0:
+        # Else some rounds are launched for requests that turn out to have finished.
+        assert sum(r.batch_tokens - r.requests for r in told) == engine.stats.spec.verified
     for r in told:
         assert r.expected_tokens is not None
         assert r.requests - 1e-9 <= r.expected_tokens <= r.requests * (1 + GAMMA) + 1e-9
