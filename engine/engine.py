@@ -126,7 +126,7 @@ class Engine:
         self.observer: RoundObserver | None = None
         # Told of every round's plan and measured time; None: nobody is.
         self.round_listener: RoundListener | None = None
-        # Else, of rounds that are graphs, a sample is timed.
+        # Where rounds are graph replays: are all of them timed, or a sample.
         self.times_every_round = False
         self._decoding = False
 

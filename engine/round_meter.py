@@ -91,11 +91,11 @@ class RoundMeter:
                 parts = replace(parts, target_s=parts.target_s + gap_s)
         if self._planner is not None and plan is not None:
             self._planner.observe(plan, accepted=landed.accepted_of_all)
-        if self._planner is not None and plan is not None and parts is not None:
-            self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
-            if flight.order.steps:
-                # The block that this round began with, which was drafted for this round's own requests.
-                self._planner.observe_draft(plan.load, steps=flight.order.steps, draft_s=parts.draft_s)
+            if parts is not None:
+                self._planner.observe(plan, target_s=parts.target_s, verify_s=parts.verify_s)
+                if flight.order.steps:
+                    # The block that this round began with, which was drafted for this round's own requests.
+                    self._planner.observe_draft(plan.load, steps=flight.order.steps, draft_s=parts.draft_s)
         if self._listener is not None:
             self._listener(
                 RoundMetrics(

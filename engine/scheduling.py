@@ -99,7 +99,7 @@ class PolicyScheduler:
 class PlannedScheduler:
     """Follows a planner, which knows how long a round takes.
 
-    `async`: the budget rests on the block before, whose confidence came back while that round ran, and the device
+    `async`: the budget rests on an earlier block, whose confidence came back while its round ran, and the device
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
 
     What a plan rests on changes slowly: `async` keeps the capacity for a few milliseconds, as long as there are about
@@ -125,7 +125,8 @@ class PlannedScheduler:
         if self._causal:
             return self._causal_order(rows, steps, caps)
         plan = self._kept_plan(rows, steps, caps)
-        # The next plan rests on the block before it. A block of the round that is planned must be older than it.
+        # A plan rests on a block older than the one that it is for: on that of the last round that kept the plan
+        # before, or, should that one be given up early, of the round that it was made for.
         self._reads_block = plan is None or self._rounds_kept == 0
         if self._reads_block:
             self._process()

@@ -11,12 +11,10 @@ from numpy.typing import ArrayLike
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.measurement import (
     DRAFT_KINDS,
-    DRAFT_ONE,
-    DRAFT_SAMPLED,
-    DRAFT_SAMPLED_ONE,
     MOST_TOKENS,
+    ONE_TOKEN_KINDS,
+    SAMPLED_KINDS,
     TARGET,
-    VERIFY_SAMPLED,
     Measurement,
 )
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
@@ -25,7 +23,7 @@ from dspark.profiles.typed_json import member, refuse
 SCOPES = ("target", "round")
 _NUMBERS = ("tokens_per_request", "block_width", "reference_context_tokens", "long_context_tokens")
 _REQUIRED = ("target", "verify_greedy", "verify_sampled")  # staircases
-_LATER = ("draft_one", "draft_sampled", "draft_sampled_one")
+_LATER = DRAFT_KINDS[1:]
 _OPTIONAL = ("draft", *_LATER, "target_long", "draft_long")
 
 
@@ -65,7 +63,7 @@ class StepCurve:
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
             raise ValueError("drafting behind long contexts has a time, but other parts have none")
-        for name in (DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE):
+        for name in _LATER:
             stairs = getattr(self, name)
             if stairs is not None and (self.draft is None or not np.array_equal(stairs.buckets, self.draft.buckets)):
                 raise ValueError(f"`{name}` has other buckets than `draft`")
@@ -210,17 +208,18 @@ class StepCurve:
         """Seconds of what `point` measured, by the bucket that it ran."""
         if point.kind == TARGET:
             return float(self.step_time_s(point.bucket, point.load, longest_context=point.longest_context))
+        sampled = point.kind in SAMPLED_KINDS
         if point.kind in DRAFT_KINDS:
             return float(
                 self.draft_time_s(
                     point.bucket,
                     point.load,
-                    steps=1 if point.kind in (DRAFT_ONE, DRAFT_SAMPLED_ONE) else self.gamma,
-                    sampled=point.kind in (DRAFT_SAMPLED, DRAFT_SAMPLED_ONE),
+                    steps=1 if point.kind in ONE_TOKEN_KINDS else self.gamma,
+                    sampled=sampled,
                     longest_context=point.longest_context,
                 )
             )
-        return float(self.verification_time_s(point.bucket, point.load, sampled=point.kind == VERIFY_SAMPLED))
+        return float(self.verification_time_s(point.bucket, point.load, sampled=sampled))
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

@@ -13,6 +13,7 @@ TARGET, VERIFY_GREEDY, VERIFY_SAMPLED = "target", "verify_greedy", "verify_sampl
 # Blocks of all their tokens, or of one.
 DRAFT, DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE = "draft", "draft_one", "draft_sampled", "draft_sampled_one"
 DRAFT_KINDS = (DRAFT, DRAFT_ONE, DRAFT_SAMPLED, DRAFT_SAMPLED_ONE)
+ONE_TOKEN_KINDS, SAMPLED_KINDS = (DRAFT_ONE, DRAFT_SAMPLED_ONE), (DRAFT_SAMPLED, DRAFT_SAMPLED_ONE, VERIFY_SAMPLED)
 KINDS = (TARGET, *DRAFT_KINDS, VERIFY_GREEDY, VERIFY_SAMPLED)
 # What a step can take, from less than one launch to longer than anybody waits, and how much a batch can hold.
 SHORTEST_S, LONGEST_S = 1e-9, 1e4

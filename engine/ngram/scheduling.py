@@ -11,7 +11,7 @@ from dspark.engine.round_bounds import round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
-from dspark.engine.scheduler.survival import host_hazards
+from dspark.engine.scheduler.survival import hazards
 from dspark.engine.slots import SlotTable
 
 
@@ -53,7 +53,7 @@ class LookupScheduler:
             view = ScheduleView(caps=caps, confidence_logits=confidence, temperatures=temperatures)
             lengths = np.clip(self._policy.lengths(view), 0, caps) if steps else caps
             return RoundOrder(steps, lengths, proposals=proposals)
-        found = host_hazards(confidence, temperatures)
+        found = hazards(confidence, temperatures)
         plan = self._planner.plan(found, caps, round_load(self._slots, rows))
         self._next_steps = plan.next_steps
         lengths = allocate(found, caps, budget=plan.budget)

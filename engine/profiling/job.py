@@ -22,12 +22,11 @@ from dspark.engine.profiling.timer import Sample, StepTimer
 from dspark.profiles import (
     DRAFT,
     DRAFT_KINDS,
-    DRAFT_ONE,
     DRAFT_SAMPLED,
-    DRAFT_SAMPLED_ONE,
     KINDS,
+    ONE_TOKEN_KINDS,
+    SAMPLED_KINDS,
     TARGET,
-    VERIFY_SAMPLED,
     Measurement,
     PredictionError,
     Profile,
@@ -171,22 +170,19 @@ class _Run:
         return [_measurement(point, self._samples[point]) for point in self._points]
 
     def _measure(self, point: Point) -> Sample:
-        timer, context = self._timer, point.context_tokens
+        timer, context, sampled = self._timer, point.context_tokens, point.kind in SAMPLED_KINDS
         if point.kind in DRAFT_KINDS:
             sample = timer.measure_draft(
                 point.num_requests,
                 context_tokens=context,
-                steps=1 if point.kind in (DRAFT_ONE, DRAFT_SAMPLED_ONE) else self._gamma,
-                sampled=point.kind in (DRAFT_SAMPLED, DRAFT_SAMPLED_ONE),
+                steps=1 if point.kind in ONE_TOKEN_KINDS else self._gamma,
+                sampled=sampled,
             )
         elif point.kind == TARGET:
             sample = timer.measure_target(point.num_tokens, num_requests=point.num_requests, context_tokens=context)
         else:
             sample = timer.measure_verification(
-                point.num_tokens,
-                num_requests=point.num_requests,
-                context_tokens=context,
-                sampled=point.kind == VERIFY_SAMPLED,
+                point.num_tokens, num_requests=point.num_requests, context_tokens=context, sampled=sampled
             )
         if sample.bucket != point.bucket:
             raise EngineError(

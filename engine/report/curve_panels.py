@@ -77,9 +77,10 @@ def frontier_panels(frontier: Frontier, verdict: Verdict, sample: Sample, *, cal
         "blocks, drawn with replacement; so requests keep their difficulty, and the order of their blocks is lost. "
         "The engine's own scheduling functions decide, with "
         f"{'calibrated' if calibrated else 'uncalibrated'} confidences, and the profile says what a round costs behind "
-        f"{frontier.setting.context_tokens:,} tokens of context, verification "
-        f"{'sampled' if frontier.setting.sampled else 'greedy'}. `fixed:k` pays for drafting a whole block. The bound "
-        "knows every outcome beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
+        f"{frontier.setting.context_tokens:,} tokens of context, drafting and "
+        f"verification {'sampled' if frontier.setting.sampled else 'greedy'}. `fixed:k` drafts k tokens a block, which "
+        "take as long as a whole one where the profile knows no shorter ones. The bound knows every outcome "
+        "beforehand: no schedule of the same blocks is faster. Every policy sees the same draws; "
         f"intervals (95 %, Student's t) come from {REPEATS} repeats, {repeats}."
     )
     method += f" Points run from few requests at once (right) to many (left), written beside those of `{ASYNC}`."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -89,13 +89,10 @@ class BlockGains:
         Where longer blocks are seldom seen, text may have become harder or easier since: their gain is taken to have
         changed as that of shorter ones has, which are seen all the time.
         """
-        change, shorter = 1.0, None
-        for average in self._lasting.values():
-            if shorter is not None and average.of_shorter > 0:
-                change *= shorter.of_all / average.of_shorter
-            shorter = average
-            if average is self._lasting[length]:
-                break
+        change = 1.0
+        for shorter, longer in pairwise(self._lasting[some] for some in self._lasting if some <= length):
+            if longer.of_shorter > 0:
+                change *= shorter.of_all / longer.of_shorter
         return min(max(change, 1 / _MOST_CHANGE), _MOST_CHANGE) * self._lasting[length].at(num_requests)
 
     def recent(self, most_tokens: int, num_requests: int) -> FloatArray:

@@ -26,9 +26,8 @@ class GainAverage:
         self._gain = np.zeros(1)  # [R * steps + 1], of `_requests` requests
         self._requests = 0
         self._blocks = 0.0
-        self.of_shorter = (
-            0.0  # what shorter blocks would have given a request on the same occasions, as `update` is told
-        )
+        # What shorter blocks would have given a request on the same occasions, as `update` is told.
+        self.of_shorter = 0.0
 
     def update(
         self, gain: FloatArray, *, num_requests: int, idle_rounds: int, rounds: int = 1, of_shorter: float = 0.0

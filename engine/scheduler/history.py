@@ -28,9 +28,9 @@ class HistoryView:
 class SurvivalHistory:
     """Two generations of hazards a request slot, and how many generations were scheduled and processed.
 
-    A generation is one round's block of a request, or an empty one in a round that has none. `schedule` opens it when
-    its verification is planned, `process` closes it when its confidence has arrived; in a loop that overlaps rounds
-    that is after the next plan was made from `before`, otherwise ahead of it.
+    A generation is one round's block of a request, or an empty one in a round that has none; blocks that nobody will
+    look at, since the plan behind them was made already, are none. `schedule` opens it when its verification is
+    planned, `process` closes it when its confidence has arrived, before or after that plan is made from `before`.
     """
 
     def __init__(self, num_slots: int, gamma: int) -> None:

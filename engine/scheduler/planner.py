@@ -23,7 +23,7 @@ _SAME_REQUESTS = 1 / 32  # share of the requests that may come or go without ano
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What a round verifies, whether it ends with drafting, and what is expected of it."""
+    """What a round verifies, how much it drafts at its end, and what is expected of it."""
 
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
@@ -78,7 +78,7 @@ class RoundPlanner:
 
     @property
     def first_steps(self) -> int:
-        """Tokens of the first block of a request that joins now; 0: it has none."""
+        """Tokens of a block that no plan came before: as many as it stands at, probes apart; 0: none is drafted."""
         return self._choice.steps
 
     @property
@@ -197,7 +197,7 @@ class RoundPlanner:
 
     def _next_steps(self, load: RoundLoad, rounds: int) -> int:
         review = self._review
-        if self._rounds_to_review <= 0 or review is None or self._differs(load.num_requests, review.num_requests):
+        if self._rounds_to_review <= 0 or review is None or _differs(load.num_requests, review.num_requests):
             review = self._review = self._reviewed(load)
             self._rounds_to_review = _REVIEW_ROUNDS
         self._rounds_to_review -= rounds
@@ -210,9 +210,6 @@ class RoundPlanner:
             draft_s=review.draft_s,
             rounds=rounds,
         )
-
-    def _differs(self, num_requests: int, reviewed: int) -> bool:
-        return abs(num_requests - reviewed) > _SAME_REQUESTS * reviewed
 
     def _reviewed(self, load: RoundLoad) -> _Review:
         """Rounds of each kind, kept up for ever."""
@@ -229,3 +226,7 @@ class RoundPlanner:
             budget = self._search(gain, round_s, num_requests=num_requests)
             log_worth.append(math.log((num_requests + gain[budget]) / round_s[budget]))
         return _Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth))
+
+
+def _differs(num_requests: int, reviewed: int) -> bool:
+    return abs(num_requests - reviewed) > _SAME_REQUESTS * reviewed

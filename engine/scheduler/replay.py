@@ -2,7 +2,8 @@
 
 Every policy gets the same blocks, drawn again within each recorded request, goes through the very functions that
 schedule a decode, and pays the step curve's times. What a replay cannot show is how text depends on the schedule: each
-block is drafted as if the one before it had ended where it did when it was recorded.
+block is drafted as if the one before it had ended where it did when it was recorded. Plans are made for every round,
+where a decode keeps some for a few.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def replay(
         rng: equal generators give different policies equal blocks.
         rounds: None: as many as make the spread small, 200 to 4,000.
         context_tokens: visible tokens of each request; None: the curve's reference.
-        sampled: time verification as at temperature 1.
+        sampled: time drafting and verification as at temperature 1.
         certain: drafts are functions of the text, so that `async` may plan by the very block that it verifies.
 
     Raises:

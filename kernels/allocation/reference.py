@@ -1,7 +1,8 @@
 """Lengths of a round from confidence logits, in plain torch.
 
-`dspark.engine.scheduler.allocation` is the same in numpy. Candidates are ranked by -log survival in fixed point, got by
-exactly rounded operations alone (see `dspark.engine.scheduler.survival`), so that every twin ranks them the same.
+`dspark.engine.scheduler.allocation` fills budgets by the same rule on the host. Candidates are ranked by -log survival
+in fixed point. Every operation on the way to it is exactly rounded and sums of integers have no order, so that every
+device ranks them the same.
 """
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 _UNITS_PER_NAT = 2.0**20
 _LARGEST_LOGIT = 64.0
+# From here on survival counts as 0. Up to 31 positions add up without an overflow.
 _HAZARD_LIMIT = int(_LARGEST_LOGIT * _UNITS_PER_NAT)
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -38,7 +40,7 @@ def allocate_lengths(
 
 
 def _hazards(scaled: Tensor) -> Tensor:
-    """Calibrated logits [R, G] fp32 -> -log survival in fixed point, int32."""
+    """Calibrated logits [R, G] fp32 -> -log survival in fixed point, int32; a logit that is NaN ends its row."""
     x = torch.where(scaled.isnan(), -_LARGEST_LOGIT, scaled).clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT)
     y = x.abs()
     n = (y * _LOG2_E + 0.5).floor()

@@ -8,8 +8,7 @@ Requests never run out: prompts are taken in turn with ever new seeds, 256 token
 ones are cut at other lengths each, so that requests come and go evenly from the start. What counts lies between two
 completions, about `--seconds` apart, once every graph has run. Policies of one concurrency take turns, so that a drift
 of the machine falls on all of them. A cell is the mean of its repeats, with half the distance between the lowest and
-the highest. The draft of `fixed:1` is that of a whole block but for the Markov
-steps: a head for one token alone would be cheaper.
+the highest.
 
 `--impose` gives the target and a drafter random weights, prompts of random tokens, and the acceptance of recorded
 rounds (see `imposed_acceptance`).
@@ -194,8 +193,10 @@ def table_of(cells: dict[Cell, list[float]], policies: list[str], temperatures: 
             table.add_row(f"{temperature:g}", policy, *row)
         ratios = []
         for size in sizes:
-            others = max(means[size, temperature, policy] for policy in policies if policy != "async")
-            own, plain = (means.get((size, temperature, policy), float("nan")) for policy in ("async", "none"))
+            nothing = float("nan")
+            speeds_of_others = [means[size, temperature, policy] for policy in policies if policy != "async"]
+            others = max(speeds_of_others, default=nothing)
+            own, plain = (means.get((size, temperature, policy), nothing) for policy in ("async", "none"))
             ratios.append(f"{own / others:.3f} of the best, {own / plain:.2f} x none")
         table.add_row("", "async", *ratios, end_section=True)
     return table

@@ -158,6 +158,7 @@ def main() -> None:
                 gpu = torch.cuda.memory_reserved() / 1e6 if engine.device.type == "cuda" else 0.0
                 moments.append(Moment(seconds, clients.answers, _resident_mb(), gpu))
     (pool,) = pools
+    pages = engine.num_pages - 1  # one is padding
     console = Console(width=140)
     table = Table("seconds", "answers", "resident MB", "GPU MB")
     for moment in moments:
@@ -167,9 +168,9 @@ def main() -> None:
     console.print(
         f"{clients.answers:,} answers ({clients.reasons}), {clients.tokens:,} tokens, {stats.rounds:,} rounds, "
         f"{stats.preemptions:,} preemptions; {clients.differing} greedy answers differ from the first of their kind; "
-        f"free pages at the end {pool.num_free} of {len(pool._free)}"
+        f"free pages at the end {pool.num_free} of {pages}"
     )
-    assert pool.num_free == len(pool._free), "pages were lost"
+    assert pool.num_free == pages, "pages were lost"
     assert not clients.asked, "requests were lost"
 
 

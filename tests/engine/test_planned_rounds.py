@@ -16,6 +16,7 @@ from step_curves import make_planner, step_curve
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams, scheduling
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
+from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
@@ -145,7 +146,9 @@ def test_every_round_is_told_of(causal: bool, depth: int) -> None:
     done = list(engine.generate(requests()))
     assert len(told) == engine.stats.rounds
     assert sum(r.emitted for r in told) == sum(len(c.token_ids) - 1 for c in done)
-    assert sum(r.batch_tokens - r.requests for r in told if depth == 0) == (depth == 0) * engine.stats.spec.verified
+    if depth == 0:
+        # Else some rounds are launched for requests that turn out to have finished.
+        assert sum(r.batch_tokens - r.requests for r in told) == engine.stats.spec.verified
     for r in told:
         assert r.expected_tokens is not None
         assert r.requests - 1e-9 <= r.expected_tokens <= r.requests * (1 + GAMMA) + 1e-9
@@ -209,6 +212,26 @@ def test_rounds_that_are_longer_than_a_plan_lives_are_planned_each(depth: int, m
     orders = watched_orders(monkeypatch)
     assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
     assert len({id(order.plan) for order in orders}) == len(orders)
+
+
+@DEPTHS
+def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[np.ndarray] = []
+    own = BlockGains.take_in
+
+    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
+        learnt.extend(seen)
+        own(gains, seen)
+
+    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
+    engine = planned_engine(causal=False, depth=depth)
+    # Of many lengths, so that plans are often given up before their time.
+    asked = [
+        Request(i, prompt, SamplingParams(max_tokens=20 + 7 * i, ignore_eos=True)) for i, prompt in enumerate(prompts())
+    ]
+    list(engine.generate(asked))
+    assert len({block.tobytes() for block in learnt}) == len(learnt) > 60
 
 
 def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -1,13 +1,13 @@
-"""Lengths on the device, bit for bit those of the scheduler's numpy form."""
+"""Lengths on the device: those of the scheduler's rule over hazards that numpy computes, digit by digit."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from fixed_point import device_hazards
 
 from dspark.engine.scheduler.allocation import allocate
-from dspark.engine.scheduler.survival import hazards
 from dspark.kernels.allocation import reference
 
 
@@ -28,7 +28,7 @@ def case(num_rows: int, gamma: int, *, seed: int) -> dict[str, torch.Tensor]:
 
 def in_numpy(inputs: dict[str, torch.Tensor], budget: int) -> list[int]:
     logits, caps, temperatures = (values.numpy() for values in inputs.values())
-    return allocate(hazards(logits, temperatures), caps, budget=budget).tolist()
+    return allocate(device_hazards(logits, temperatures), caps, budget=budget).tolist()
 
 
 def lengths(function, inputs: dict[str, torch.Tensor], budget: int, device: torch.device) -> list[int]:  # type: ignore[no-untyped-def]
@@ -73,7 +73,7 @@ def test_kernel_on_the_largest_batch(device: torch.device, gpu_only: None) -> No
         assert lengths(allocate_lengths, inputs, budget, device) == in_numpy(inputs, budget), budget
 
 
-def test_kernel_ranks_by_the_very_hazards_of_the_scheduler(device: torch.device) -> None:
+def test_kernel_ranks_by_the_very_hazards_of_the_numpy_form(device: torch.device) -> None:
     # Two requests whose logits are neighbouring fp32 numbers: rounding anywhere else would swap them or tie them.
     from dspark.kernels.allocation.triton import allocate_lengths
 

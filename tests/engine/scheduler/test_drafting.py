@@ -26,17 +26,17 @@ class World:
     on: list[bool] = field(default_factory=list)
 
     def run(self, rounds: int) -> World:
-        switch, rng = DraftChoice([7]), np.random.default_rng(0)
+        choice, rng = DraftChoice([7]), np.random.default_rng(0)
         known = 2.0
         for i in range(rounds):
             if i >= 2 and self.drafted[i - 2]:
                 known = self.worth(i) * np.exp(self.noise * rng.standard_normal())
-            drafted = switch.decide(
+            drafted = choice.decide(
                 (0.0, np.log(known)), num_requests=self.requests(i), round_s=ROUND_S, draft_s=(0.0, PROBE_S)
             )
             self.drafted.append(drafted == 7)
-            self.on.append(switch.steps == 7)
-            if switch.steps:
+            self.on.append(choice.steps == 7)
+            if choice.steps:
                 self.lost_s += max(1 - self.worth(i), 0.0) * (ROUND_S + PROBE_S)
             elif drafted:
                 # As if nobody had a use for what was drafted.
@@ -45,7 +45,7 @@ class World:
         return self
 
     def first(self, wanted: bool, *, after: int) -> int:
-        """Rounds from `after` on until the switch stands at `wanted`."""
+        """Rounds from `after` on until the choice stands at `wanted`."""
         return self.on[after:].index(wanted)
 
 
@@ -63,7 +63,7 @@ def test_a_drafter_that_never_helps_costs_less_than_one_per_cent(worth: float, n
 
 
 @pytest.mark.parametrize("worth", [1.02, 1.3])
-def test_a_drafter_that_helps_is_never_switched_off(worth: float) -> None:
+def test_a_drafter_that_helps_is_never_left_out(worth: float) -> None:
     world = World(steady(1), steady(worth)).run(2000)
     assert all(world.drafted)
 
@@ -73,13 +73,13 @@ def test_a_small_lasting_disadvantage_is_noticed() -> None:
     assert world.first(False, after=0) < 100
 
 
-def test_noise_about_zero_does_not_flip_the_switch() -> None:
+def test_noise_about_zero_does_not_flip_the_choice() -> None:
     rng = np.random.default_rng(1)
-    switch, stood = DraftChoice([7]), []
+    choice, stood = DraftChoice([7]), []
     for _ in range(3000):
         known = 0.03 * rng.standard_normal()
-        switch.decide((0.0, known), num_requests=8, round_s=ROUND_S, draft_s=(0.0, PROBE_S))
-        stood.append(switch.steps)
+        choice.decide((0.0, known), num_requests=8, round_s=ROUND_S, draft_s=(0.0, PROBE_S))
+        stood.append(choice.steps)
     assert np.count_nonzero(np.diff(stood)) <= 4
 
 

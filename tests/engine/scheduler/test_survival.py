@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fixed_point import device_hazards
 from scipy.special import expit
 
 from dspark.engine.scheduler.survival import (
     HAZARD_LIMIT,
     HAZARD_UNIT,
     hazards,
-    host_hazards,
     log_confidence,
     log_survival,
     survival,
 )
 
-EITHER = pytest.mark.parametrize("hazards", [hazards, host_hazards], ids=["of-any-device", "of-the-host"])
+EITHER = pytest.mark.parametrize("hazards", [hazards, device_hazards], ids=["of-the-host", "of-any-device"])
 
 
 def test_survival_is_the_running_product_of_calibrated_confidence() -> None:
@@ -70,3 +70,9 @@ def test_hazards_of_extreme_logits(hazards: Callable[..., np.ndarray]) -> None:
 @EITHER
 def test_hazards_of_no_positions(hazards: Callable[..., np.ndarray]) -> None:
     assert hazards(np.zeros((3, 0)), np.ones(7)).shape == (3, 0)
+
+
+def test_the_hosts_hazards_are_rounded_once() -> None:
+    logits = np.random.default_rng(3).normal(2, 2, (300, 7)).astype(np.float32)
+    exact = -np.log(expit(logits.astype(np.float64))).cumsum(axis=1)
+    np.testing.assert_allclose(hazards(logits, np.ones(7)) * HAZARD_UNIT, exact, atol=0.5001 * HAZARD_UNIT, rtol=0)
