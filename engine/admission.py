@@ -54,10 +54,7 @@ class Admission:
 
         Wherever the rounds in flight leave its anchor: with one in flight these are two rounds' worth.
         """
-        running = self._slots.of_status(RUNNING)
-        goes_on = self._slots.most_left(running) > 0
-        if not goes_on.all():
-            running = running[goes_on]
+        running = self._slots.wanting()
         return running, self._pool.missing(running, self._slots.most_start(running) + 1 + self._engine.gamma)
 
     def preempt_for_pages(self) -> bool:

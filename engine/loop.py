@@ -15,7 +15,7 @@ from dspark.engine.ledger import Ledger
 from dspark.engine.requests import Completion, NotYet, Request
 from dspark.engine.round_meter import RoundMeter
 from dspark.engine.scheduling import make_scheduler
-from dspark.engine.slots import FREE, RUNNING, SlotTable
+from dspark.engine.slots import FREE, SlotTable
 
 if TYPE_CHECKING:
     from dspark.engine.engine import Engine
@@ -90,10 +90,7 @@ class DecodeLoop:
     def _launch_round(self) -> bool:
         """Draft, schedule, verify and commit for all requests that may still need it; are there any?"""
         slots, runner = self.slots, self._runner
-        running = slots.of_status(RUNNING)
-        wanting = slots.most_left(running) > 0
-        # Usually all: the same array then tells others that these are the same requests.
-        rows = running if wanting.all() else running[wanting]
+        rows = slots.wanting()
         if not rows.size:
             return False
         runner.begin_round(timed=self._meter.times(self._launched_rounds))

@@ -111,6 +111,15 @@ class SlotTable:
         """Tokens [R] that the requests in slots `rows` [R] may still get behind the rounds in flight, at most."""
         return self.limit[rows] - self.emitted[rows] - self.in_flight[rows]
 
+    def wanting(self) -> np.ndarray:
+        """RUNNING slots that may take more tokens than the rounds in flight give, in the order their requests arrived.
+
+        Usually all: the array is then that of `of_status`, which tells others that these are the same requests.
+        """
+        running = self.of_status(RUNNING)
+        wants = self.most_left(running) > 0
+        return running if wants.all() else running[wants]
+
     def launch(self, rows: np.ndarray, most_ahead: np.ndarray | int) -> None:
         """A result of slots `rows` [R] is under way that moves their anchors by at most so many positions."""
         self.in_flight[rows] += 1
