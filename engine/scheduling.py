@@ -136,7 +136,7 @@ class PlannedScheduler:
         if plan is None:
             view = self._slots.history.before(rows)
             plan = self._new_plan(rows, view.hazards, caps, known=view.known)
-        return RoundOrder(steps, caps, budget=max(plan.num_tokens - len(rows), 0), plan=plan)
+        return RoundOrder(steps, caps, budget=plan.num_tokens - len(rows), plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
