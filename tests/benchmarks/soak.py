@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--policy", default="threshold:0.5")
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--tokens-each", type=int, default=LONGEST // 8, help="cache of a request: few, to preempt")
     options = parser.parse_args()
     target = resolve_target(DEFAULT_TARGET)
     tokenizer = Tokenizer.load(target)
@@ -136,8 +137,7 @@ def main() -> None:
             profile=None if options.profile is None else str(options.profile),
             concurrency=options.concurrency,
             max_context=LONGEST,
-            # What half of them need when all are long.
-            kv_cache_tokens=options.concurrency * LONGEST // 4,
+            kv_cache_tokens=options.concurrency * options.tokens_each,
         ),
         detokenizer=tokenizer,
     )
