@@ -67,8 +67,8 @@ class TrainSettings:
     rows: int = 32
     row_tokens: int = 512
     anchors: int = 96
-    optimizer: str = "adamw"
-    learning_rate: float = 1.5e-3
+    optimizer: str = MUON
+    learning_rate: float = 3e-3
     warmup: float = 0.03  # share of the run
     weight_decay: float = 0.01
     max_gradient_norm: float = 1.0

@@ -48,10 +48,10 @@ ABLATIONS: dict[str, tuple[DrafterShape, dict[str, Any]]] = {
     "gated-3": (DrafterShape(markov_head="gated"), {}),
     "rnn-3": (DrafterShape(markov_head="rnn"), {}),
     "vanilla-4-rank-32": (DrafterShape(layers=4, markov_rank=32), {}),
-    "vanilla-3-adamw-3e-3": (DrafterShape(), {"learning_rate": 3e-3}),
-    "vanilla-3-muon-1.5e-3": (DrafterShape(), {"optimizer": "muon"}),
-    "vanilla-3-muon-3e-3": (DrafterShape(), {"optimizer": "muon", "learning_rate": 3e-3}),
-    "vanilla-3-muon-6e-3": (DrafterShape(), {"optimizer": "muon", "learning_rate": 6e-3}),
+    "vanilla-3-adamw-1.5e-3": (DrafterShape(), {"optimizer": "adamw", "learning_rate": 1.5e-3}),
+    "vanilla-3-adamw-3e-3": (DrafterShape(), {"optimizer": "adamw"}),
+    "vanilla-3-muon-1.5e-3": (DrafterShape(), {"learning_rate": 1.5e-3}),
+    "vanilla-3-muon-6e-3": (DrafterShape(), {"learning_rate": 6e-3}),
 }
 SHAPES = [name for name, (_, changes) in ABLATIONS.items() if not changes]
 
