@@ -64,6 +64,8 @@ class DecodeLoop:
             if self.depth == 0:
                 self._land(0)
             launched = self._launch_round()
+            if launched:
+                self._scheduler.look_ahead()
             self._land(self.depth if launched else 0)
             while self._ledger.done:
                 yield self._ledger.done.popleft()

@@ -12,6 +12,7 @@ from dspark.engine.orders import RoundOrder
 from dspark.engine.round_bounds import round_load, useful_steps
 from dspark.engine.sampling import Sampling
 from dspark.engine.scheduler.allocation import allocate
+from dspark.engine.scheduler.history import HistoryView
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
 from dspark.engine.scheduler.survival import hazards
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 # A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
 _PLAN_LIFE_S = 8e-3
-_ABOUT_AS_MANY = 1 / 16  # share by which the number of requests may have changed meanwhile
+# Shares by which the number of requests may differ from that which a plan was made for.
+_SAME_LOAD = 1 / 16  # it goes for them
+_SIMILAR_LOAD = 1 / 4  # it does until the next one is made
 
 
 class RoundScheduler(Protocol):
@@ -36,6 +39,9 @@ class RoundScheduler(Protocol):
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted. Only policies that read it wait for the device here."""
+
+    def look_ahead(self) -> None:
+        """The round is launched: what can be decided of those to come while the device works on it."""
 
 
 def make_scheduler(engine: Engine, slots: SlotTable) -> RoundScheduler:
@@ -91,6 +97,9 @@ class PolicyScheduler:
         )
         return RoundOrder(order.steps, self._capped(view))
 
+    def look_ahead(self) -> None:
+        """Nothing: every round is looked at alone."""
+
     def _capped(self, view: ScheduleView) -> np.ndarray:
         # Whatever a policy wants: past its cap a request has neither pages nor tokens left.
         return np.clip(self._policy.lengths(view), 0, view.caps)
@@ -103,7 +112,8 @@ class PlannedScheduler:
     spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
 
     What a plan rests on changes slowly: `async` keeps the capacity for a few milliseconds, as long as there are about
-    as many requests and drafting goes on as it did.
+    as many requests and drafting goes on as it did. The next plan is made while the device works on a round, of a block
+    whose confidence is there by then; only a plan that goes no longer is replaced while the device may wait.
     """
 
     def __init__(self, slots: SlotTable, planner: RoundPlanner, policy: Planned, *, temperatures: np.ndarray) -> None:
@@ -112,11 +122,14 @@ class PlannedScheduler:
         self._causal = policy.causal
         self._temperatures = temperatures  # [G]
         self._plan: RoundPlan | None = None  # the newest
+        self._planned_caps = 0  # drafted tokens that its requests might verify, in all
         self._rounds_kept = 0  # that it is yet to be kept for
         self._rounds = 1  # since it was made, the next one included
         # Slots whose newest block's confidence is on its way (None: they had no block).
         self._awaited: tuple[np.ndarray, Download | None] | None = None
         self._reads_block = False  # is the confidence of the block at hand wanted
+        self._has_news = False  # did confidence come since the newest plan was made
+        self._launched: tuple[np.ndarray, np.ndarray] | None = None  # slots [R] of the round at hand, and their caps
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
@@ -124,19 +137,13 @@ class PlannedScheduler:
         steps, caps = useful_steps(self._slots, rows, planned)
         if self._causal:
             return self._causal_order(rows, steps, caps)
-        plan = self._kept_plan(rows, steps, caps)
-        # A plan rests on a block older than the one that it is for: on that of the last round that kept the plan
-        # before, or, should that one be given up early, of the round that it was made for.
-        self._reads_block = plan is None or self._rounds_kept == 0
-        if self._reads_block:
-            self._process()
-            self._slots.history.schedule(rows, drafted=steps > 0)
-            if steps == 0:
-                self._awaited = rows, None
-        if plan is None:
-            view = self._slots.history.before(rows)
-            plan = self._new_plan(rows, view.hazards, caps, known=view.known)
-        return RoundOrder(steps, caps, budget=plan.num_tokens - len(rows), plan=plan)
+        self._launched = rows, caps
+        if self._plan is not None and self._goes_for(self._plan, rows, steps, caps):
+            return self._kept_order(self._plan, rows, steps, caps)
+        self._process()
+        self._read_block(rows, steps)
+        plan = self._new_plan(rows, self._slots.history.before(rows), caps)
+        return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
@@ -146,31 +153,63 @@ class PlannedScheduler:
             return order
         found = hazards(Download(draft.confidence_logits).wait(), self._temperatures)
         self._slots.history.process(rows, found)
-        plan = self._new_plan(rows, found, order.lengths)
+        plan = self._new_plan(rows, HistoryView.of(found), order.lengths)
         return RoundOrder(order.steps, allocate(found, order.lengths, budget=plan.budget), plan=plan)
+
+    def look_ahead(self) -> None:
+        """The round is launched: replace a plan that has been kept long enough, if an older block is there to rest on.
+
+        The round at hand was launched by the old plan, so its block may not come into the new one any more than those
+        of the rounds that the new one will be for.
+        """
+        if self._launched is None or self._reads_block or self._rounds_kept or self._awaited is None:
+            return
+        self._process()
+        rows, caps = self._launched
+        self._new_plan(rows, self._slots.history.latest(rows), caps)
 
     def _causal_order(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         self._slots.history.schedule(rows, drafted=steps > 0)
         if steps > 0:
             return RoundOrder(steps, caps)
         self._slots.history.process(rows, None)
-        return RoundOrder(0, caps, plan=self._new_plan(rows, np.zeros((len(rows), 0), dtype=np.int32), caps))
+        nothing = HistoryView.of(np.zeros((len(rows), 0), dtype=np.int32))
+        return RoundOrder(0, caps, plan=self._new_plan(rows, nothing, caps))
 
-    def _kept_plan(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundPlan | None:
-        """The newest plan if it goes for this round too, in which slots `rows` [R] draft `steps` tokens each."""
-        plan = self._plan
-        if plan is None or self._rounds_kept == 0:
-            return None
-        load, budget = plan.load, plan.num_tokens - len(rows)
-        if abs(len(rows) - load.num_requests) > _ABOUT_AS_MANY * load.num_requests:
-            return None
-        if (Sampling.of(self._slots, rows) is not Sampling.GREEDY) != load.sampled:
-            return None
-        if steps != plan.next_steps or int(caps.sum()) < budget or budget < 0:
-            return None
-        self._rounds_kept -= 1
+    def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> bool:
+        """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
+        if self._rounds_kept == 0 or steps != plan.next_steps:
+            return False
+        if (Sampling.of(self._slots, rows) is not Sampling.GREEDY) != plan.load.sampled:
+            return False
+        # Where there is more to choose from, it may choose too little; where there is less, its budget is cut.
+        return _is_near(len(rows), plan.load.num_requests, _SIMILAR_LOAD) and int(caps.sum()) <= self._planned_caps * (
+            1 + _SIMILAR_LOAD
+        )
+
+    def _kept_order(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         self._rounds += 1
-        return plan
+        budget = min(max(plan.num_tokens - len(rows), 0), int(caps.sum()))
+        as_planned = _is_near(len(rows), plan.load.num_requests, _SAME_LOAD) and len(rows) + budget == plan.num_tokens
+        if as_planned:
+            self._rounds_kept -= 1
+        else:
+            # The next plan is wanted as soon as there is a block to rest on.
+            self._rounds_kept = 0 if self._awaited is not None else 1
+        self._reads_block = self._awaited is None and self._rounds_kept <= 1
+        if self._reads_block:
+            # It is kept for one round more, behind which the confidence is there.
+            self._rounds_kept = 1
+            self._read_block(rows, steps)
+        # Of other requests, what it expects is not what they give: nothing is to be learned from that.
+        return RoundOrder(steps, caps, budget=budget, plan=plan if as_planned else None)
+
+    def _read_block(self, rows: np.ndarray, steps: int) -> None:
+        """The confidence of the block that is about to be drafted, or that there is none, is wanted."""
+        self._reads_block = True
+        self._slots.history.schedule(rows, drafted=steps > 0)
+        if steps == 0:
+            self._awaited = rows, None
 
     def _process(self) -> None:
         """Take in the confidence of the round before, of those requests that are still there."""
@@ -182,16 +221,20 @@ class PlannedScheduler:
         there = history.scheduled[rows] > history.processed[rows]
         found = None if confidence is None else hazards(confidence.wait()[there], self._temperatures)
         history.process(rows[there], found)
+        self._has_news = True
 
-    def _new_plan(
-        self, rows: np.ndarray, known_hazards: np.ndarray, caps: np.ndarray, *, known: np.ndarray | None = None
-    ) -> RoundPlan:
+    def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray) -> RoundPlan:
         load = round_load(self._slots, rows)
-        plan = self._planner.plan(known_hazards, caps, load, known=known, rounds=self._rounds)
-        self._rounds = 1
+        is_fresh = self._has_news or self._causal
+        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=is_fresh, rounds=self._rounds)
+        self._rounds, self._has_news = 1, False
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and not self._causal and self._planner.is_informed
         self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps else 0
-        self._plan = plan
+        self._plan, self._planned_caps = plan, int(caps.sum())
         return plan
+
+
+def _is_near(count: int, other: int, share: float) -> bool:
+    return abs(count - other) <= share * other

@@ -17,12 +17,17 @@ from dspark.engine.scheduler.survival import HAZARD_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """Survival of R requests, older than the block that is being scheduled."""
+    """Survival of R requests, as far as it may be known where they are scheduled."""
 
     # [R, k], k tokens of the longest of their blocks; 0, certain acceptance, where nothing is known; at the limit, no
     # candidates, behind a shorter block.
     hazards: HazardArray
-    known: NDArray[np.bool_]  # [R], was there an older block at all
+    known: NDArray[np.bool_]  # [R], was there a block at all
+
+    @classmethod
+    def of(cls, hazards: HazardArray) -> HistoryView:
+        """Of blocks that are all there, hazards [R, k]."""
+        return cls(hazards, np.ones(len(hazards), dtype=bool))
 
 
 class SurvivalHistory:
@@ -83,10 +88,16 @@ class SurvivalHistory:
     def before(self, slots: IntArray) -> HistoryView:
         """The last survival known that is older than the newest generation scheduled, for `slots` [R]."""
         # If that generation's own confidence is here already, the newest hazards are its, and must not be read.
-        arrived = self._open_has_block[slots] & (self.processed[slots] == self.scheduled[slots])
-        hazards = np.where(arrived[:, None], self._previous[slots], self._newest[slots])
-        steps = int(np.where(arrived, self._previous_steps[slots], self._newest_steps[slots]).max(initial=0))
-        return HistoryView(hazards[:, :steps] if steps else hazards, self._blocks[slots] - arrived > 0)
+        return self._view(slots, self._open_has_block[slots] & (self.processed[slots] == self.scheduled[slots]))
+
+    def latest(self, slots: IntArray) -> HistoryView:
+        """The last survival known of `slots` [R]: for rounds whose blocks are yet to be drafted."""
+        return self._view(slots, np.zeros(len(slots), dtype=bool))
+
+    def _view(self, slots: IntArray, passes_newest: NDArray[np.bool_]) -> HistoryView:
+        hazards = np.where(passes_newest[:, None], self._previous[slots], self._newest[slots])
+        steps = int(np.where(passes_newest, self._previous_steps[slots], self._newest_steps[slots]).max(initial=0))
+        return HistoryView(hazards[:, :steps] if steps else hazards, self._blocks[slots] - passes_newest > 0)
 
     def _require(self, slots: IntArray, *, open_generations: int, action: str) -> None:
         wrong = self.scheduled[slots] - self.processed[slots] != open_generations

@@ -93,6 +93,7 @@ class RoundPlanner:
         load: RoundLoad,
         *,
         known: NDArray[np.bool_] | None = None,
+        is_fresh: bool = True,
         rounds: int = 1,
     ) -> RoundPlan:
         """Plan the next round of R requests.
@@ -102,18 +103,20 @@ class RoundPlanner:
                 `causal` or `certain` those of that block itself, [R, 0] if it has none. k: tokens that were drafted.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
+            is_fresh: no plan rested on these hazards before.
             rounds: since the last plan, this one included; between them the last one was followed.
 
         Raises:
             ProfileError: more requests than the largest profiled batch has room for.
         """
         num_requests = load.num_requests
-        is_new = self._drafted[0 if self._reads_own_block else 1]
+        was_drafted = self._drafted[0 if self._reads_own_block else 1]
         seen = hazards if known is None else hazards[known]
         if self._reads_own_block:
             gain = gain_curve(hazards, caps)
         else:
-            self._learn(seen, is_new=is_new)
+            if is_fresh:
+                self._learn(seen, was_drafted=was_drafted)
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
@@ -121,7 +124,7 @@ class RoundPlanner:
         budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
             # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
-            self._learn(seen, is_new=is_new)
+            self._learn(seen, was_drafted=was_drafted)
         self._drafted = (steps > 0, self._drafted[0])
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=steps)
         return RoundPlan(
@@ -183,9 +186,9 @@ class RoundPlanner:
         candidates = int(np.clip(caps, 0, self._gamma).sum())
         return gain[: candidates + 1]
 
-    def _learn(self, seen: HazardArray, *, is_new: bool) -> None:
+    def _learn(self, seen: HazardArray, *, was_drafted: bool) -> None:
         """Take in hazards [R, k] that were not seen before."""
-        if not is_new or not seen.size:
+        if not was_drafted or not seen.size:
             self._gains.miss()
             self._missed = True
             return
