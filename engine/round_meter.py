@@ -55,7 +55,7 @@ RoundListener = Callable[[RoundMetrics], None]
 
 # Marks keep the device from running one graph straight into the next, which rounds of a small model feel. Behind the
 # first rounds a few of each period are enough.
-_FIRST_ROUNDS, _PERIOD, _TIMED_OF_PERIOD = 64, 16, 3
+_FIRST_ROUNDS, _PERIOD, _TIMED_OF_PERIOD = 64, 48, 3
 
 
 class RoundMeter:
