@@ -27,6 +27,7 @@ from dspark.engine.observation import RoundObserver
 from dspark.engine.progress import Progress
 from dspark.engine.requests import Completion, NotYet, Request
 from dspark.engine.round_meter import RoundListener
+from dspark.engine.scheduler.drafting import draft_lengths
 from dspark.engine.scheduler.planner import RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, default_policy, parse_policy
 from dspark.engine.stopping import Detokenizer, StopText
@@ -112,6 +113,7 @@ class Engine:
             block_width=drafter.block_width if drafter is not None else 0,
             vocab_size=target.config.vocab_size,
             max_pages=self.pages_per_request,
+            lengths=draft_lengths(self.gamma) if isinstance(self.policy, Planned) and drafter is not None else (),
             keeps_q=drafter is not None,
             draft_top_k=self.draft_top_k,
         )

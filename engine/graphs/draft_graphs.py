@@ -32,7 +32,7 @@ class DraftGraphs:
         self._graphs: dict[tuple[int, int, bool, int], Replay] = {}
 
     def prepare(self, num_requests: int, context: int, *, sampled: bool) -> None:
-        """Capture the graph that such a batch's whole blocks run in, unless there is one."""
+        """Capture the graphs that such a batch's blocks run in, unless they are there."""
         steps = self._memory.sizes.steps
         self._graph(self.buckets.bucket_for(num_requests), context_bucket(context, self._longest), sampled, steps)
 
@@ -53,13 +53,19 @@ class DraftGraphs:
         return output
 
     def _graph(self, bucket: int, context: int, sampled: bool, steps: int) -> Replay:
+        wanted = (bucket, context, sampled, steps)
+        if wanted not in self._graphs:
+            # Blocks of other lengths come soon, when nobody wants to wait for them.
+            for length in {steps, *self._memory.sizes.block_lengths}:
+                self._add(bucket, context, sampled, length)
+        return self._graphs[wanted]
+
+    def _add(self, bucket: int, context: int, sampled: bool, steps: int) -> None:
         key = (bucket, context, sampled, steps)
-        graph = self._graphs.get(key)
-        if graph is None:
+        if key not in self._graphs:
             kind = "sampled" if sampled else "greedy"
             name = f"{kind} drafting of {steps} tokens for {bucket} requests, context {context}"
-            graph = self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
-        return graph
+            self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
 
     def _run(self, bucket: int, context: int, sampled: bool, steps: int) -> None:
         memory, drafter, page_size = self._memory, self._drafter, self._engine.page_size

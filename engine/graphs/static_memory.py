@@ -14,10 +14,11 @@ class GraphSizes:
     """The largest batches that an engine's graphs hold."""
 
     concurrency: int  # S
-    steps: int  # drafted tokens a request, 0 without a drafter
+    steps: int  # drafted tokens a request at most, 0 without a drafter
     block_width: int  # slots of a draft block (B), 0 without a drafter
     vocab_size: int
     max_pages: int  # M, of one request
+    lengths: tuple[int, ...] = ()  # of the blocks that rounds are known to choose from; none: whole ones
     keeps_q: bool = True  # False: drafted tokens are certain, and have no logits
     draft_top_k: int | None = None  # tokens that q is cut to (K); None: it is kept in full
 
@@ -25,6 +26,11 @@ class GraphSizes:
     def max_tokens(self) -> int:
         """Packed tokens of a round at most."""
         return self.concurrency * (1 + self.steps)
+
+    @property
+    def block_lengths(self) -> tuple[int, ...]:
+        """Tokens of the blocks that graphs are made for together: whichever comes first, the others will follow."""
+        return tuple(sorted({*self.lengths, self.steps}))
 
     @property
     def row_fields(self) -> int:

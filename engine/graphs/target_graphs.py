@@ -75,7 +75,7 @@ class TargetGraphs:
                 query_starts=inputs.query_starts,
                 kv_lens=inputs.kv_lens,
                 page_size=page_size,
-                max_query_len=1 + memory.sizes.steps,
+                max_query_len=min(1 + memory.sizes.steps, bucket),
                 max_kv_len=context,
             ),
         )
@@ -98,7 +98,7 @@ class VerificationGraphs:
         self._graphs: dict[tuple[int, Sampling, int], Replay] = {}
 
     def prepare(self, num_requests: int, sampling: Sampling) -> None:
-        """Capture the graph that such a batch's whole blocks run in, unless there is one."""
+        """Capture the graphs that such a batch's blocks run in, unless they are there."""
         self._graph(self.buckets.bucket_for(num_requests), sampling, self._memory.sizes.steps)
 
     def replay(self, num_requests: int, sampling: Sampling, *, steps: int | None = None) -> None:
@@ -109,18 +109,30 @@ class VerificationGraphs:
         self._graph(self.buckets.bucket_for(num_requests), sampling, steps or self._memory.sizes.steps)()
 
     def _graph(self, bucket: int, sampling: Sampling, steps: int) -> Replay:
-        if sampling is Sampling.GREEDY or not self._memory.sizes.keeps_q:
+        sizes = self._memory.sizes
+        lengths = {steps, *sizes.block_lengths}
+        if sampling is Sampling.GREEDY or not sizes.keeps_q:
             # Drafted tokens are certain and lie where those of whole blocks do: one graph does for all.
-            steps = self._memory.sizes.steps
+            steps, lengths = sizes.steps, {sizes.steps}
+        if (bucket, sampling, steps) not in self._graphs:
+            # Blocks of other lengths come soon, when nobody wants to wait for them.
+            for length in lengths:
+                self._add(bucket, sampling, length)
+        return self._graphs[bucket, sampling, steps]
+
+    def _add(self, bucket: int, sampling: Sampling, steps: int) -> None:
         key = (bucket, sampling, steps)
-        graph = self._graphs.get(key)
-        if graph is None:
+        if key not in self._graphs:
             name = f"{sampling.value} verification of {bucket} requests with {steps} drafted tokens"
-            # The run before a capture takes requests a round further, which only the replay may.
-            before = self._memory.state.clone()
-            graph = self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
-            self._memory.state.copy_(before)
-        return graph
+            # The run before a capture is to take no request further, and shorter blocks than the one at hand have no q
+            # where its last tokens look for it: nobody takes part.
+            inputs = self._memory.target_inputs
+            lengths, query_starts = inputs.lengths.clone(), inputs.query_starts.clone()
+            inputs.lengths.fill_(-1)
+            inputs.query_starts.zero_()
+            self._graphs[key] = self._capture.capture(lambda: self._run(*key), name=name)
+            inputs.lengths.copy_(lengths)
+            inputs.query_starts.copy_(query_starts)
 
     def _run(self, bucket: int, sampling: Sampling, steps: int) -> None:
         memory = self._memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -14,6 +15,7 @@ from graph_engine import graph_device
 from step_curves import make_planner, step_curve
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams, scheduling
+from dspark.engine.graphs.capture import GraphCapture
 from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
 from dspark.engine.scheduler.block_gains import BlockGains
@@ -35,9 +37,9 @@ KINDS = pytest.mark.parametrize("causal", [False, True], ids=["async", "causal"]
 class BlocksOfAllLengths(RoundPlanner):
     """Drafts blocks of other lengths round by round, whatever they are worth."""
 
-    def __init__(self, *, causal: bool) -> None:
+    def __init__(self, *, causal: bool, lengths: tuple[int, ...] = (3, 1, GAMMA, 0, 1, 5)) -> None:
         super().__init__(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA, causal=causal)
-        self._steps = cycle((3, 1, GAMMA, 0, 1, 5))
+        self._steps = cycle(lengths)
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
         return replace(super().plan(*args, **kwargs), next_steps=next(self._steps))
@@ -137,6 +139,32 @@ def test_graphs_draft_and_verify_blocks_of_every_length_like_calls(
         assert found[0][index][0] == found[1][index][0]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+def test_blocks_of_another_length_find_their_graphs_there(
+    graph_device: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[str] = []
+    own = GraphCapture.capture
+
+    def capture(self: GraphCapture, run: Any, *, name: str) -> Any:
+        captured.append(name)
+        return own(self, run, name=name)
+
+    monkeypatch.setattr(GraphCapture, "capture", capture)
+    planner = BlocksOfAllLengths(causal=False, lengths=(GAMMA, GAMMA, 3, 1))
+    engine = planned_engine(causal=False, depth=1, device=graph_device, graphs=True, planner=planner)
+    if graph_device == "cpu":
+        assert engine.graphs is not None
+        engine.graphs.capture_all()
+    at_start = len(captured)
+    asked = [Request(0, prompts()[0], SamplingParams(max_tokens=40, temperature=temperature, ignore_eos=True))]
+    list(engine.generate(asked))
+    later = [name for name in captured[at_start:] if "prompt" not in name]
+    # Nothing for greedy requests; for sampled ones all lengths of a kind one after the other, before the next kind.
+    kinds = [name.split()[1] for name in later if "target" not in name]
+    assert kinds == ([] if temperature == 0 else ["drafting"] * 3 + ["verification"] * 3)
+
+
 @KINDS
 @DEPTHS
 def test_every_round_is_told_of(causal: bool, depth: int) -> None:
@@ -191,19 +219,41 @@ def test_a_batch_never_exceeds_its_budget(depth: int, monkeypatch: pytest.Monkey
 
 
 @DEPTHS
-def test_a_plan_is_kept_until_the_number_of_requests_changes(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_kept_for_some_rounds_of_about_as_many_requests(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = planned_engine(causal=False, depth=depth)
     # Up to fifteen of the curve's fastest rounds.
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
     orders = watched_orders(monkeypatch)
     assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
-    for order in orders:
-        # As many as it was made for, and no more to verify than they may have.
-        assert order.plan.load.num_requests == len(order.lengths)
-        assert order.budget == order.plan.budget <= order.lengths.sum()
-    runs = [len(list(same)) for _, same in itertools.groupby(orders, key=lambda order: id(order.plan))]
-    assert 2 <= max(runs) <= 16
+    assert all(0 <= order.budget <= order.lengths.sum() for order in orders)
+    runs = [(plan, list(same)) for plan, same in itertools.groupby(orders, key=lambda order: order.plan)]
+    for plan, same in runs:
+        if plan is None:
+            # Of a quarter more or fewer requests than the plan before, and for as long as the next one takes.
+            assert max(Counter(len(o.lengths) for o in same).values()) <= 2
+        else:
+            assert all((len(o.lengths), o.budget) == (plan.load.num_requests, plan.budget) for o in same)
+    longest = max(len(same) for plan, same in runs if plan is not None)
+    assert 2 <= longest <= 16
+    assert any(plan is None for plan, _ in runs)
     assert len(runs) < 0.7 * len(orders)
+
+
+@DEPTHS
+def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the device has work, and in front of a launch it may have none."""
+    engine = planned_engine(causal=False, depth=depth)
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
+    happened: list[str] = []
+    for owner, name in ((PlannedScheduler, "order"), (PlannedScheduler, "look_ahead"), (RoundPlanner, "plan")):
+        note_calls(monkeypatch, owner, name, happened)
+    # All alike, so that little but its age ends a plan.
+    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
+    list(engine.generate(asked))
+    behind = happened[happened.index("look_ahead") :]
+    at_once = sum(pair == ("order", "plan") for pair in itertools.pairwise(behind))
+    meanwhile = sum(pair == ("look_ahead", "plan") for pair in itertools.pairwise(behind))
+    assert meanwhile > 2 and meanwhile > at_once
 
 
 @DEPTHS
@@ -245,3 +295,14 @@ def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(PlannedScheduler, "order", order)
     return orders
+
+
+def note_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, happened: list[str]) -> None:
+    """Have `happened` tell of every call of that method, as it begins."""
+    own = getattr(owner, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        happened.append(name)
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, noted)
