@@ -50,11 +50,14 @@ class _Tile:
     num_stages: int
 
 
-def _quick_tile(block_m: int, head_dim: int) -> _Tile:
-    """For few programs, where a split is one or two steps. Wide heads need more registers than two warps have."""
+def _quick_tile(block_m: int, rows: int, *, head_dim: int) -> _Tile:
+    """For few programs, where a split is one or two steps, of requests with so many packed rows at most."""
     if head_dim > 64:
         return _Tile(128, 128, 4, 2)
-    return _Tile(64, 64, 2, 2) if block_m == 16 else _Tile(128, 64, 2, 5)
+    if block_m > 16:
+        return _Tile(128, 64, 2, 5)
+    # More rows are longer at work on a step than two warps should be, and merging their splits takes longer too.
+    return _Tile(64 if rows <= 16 else 128, 64, 2 if rows <= 4 else 4, 2)
 
 
 def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPlan:
@@ -69,12 +72,15 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     full_precision = q.dtype == torch.float32
     rows = layout.max_query_len * (heads // kv_heads)
     block_m = 16 if rows <= 16 else 32 if rows <= 32 or full_precision else 64
+    if block_m == 32 and head_dim <= 64 and not full_precision and 2 * requests * kv_heads < _FEW_PROGRAMS:
+        # Two programs read K and V twice, and are done earlier.
+        block_m = 16
     tiles = max(1, -(-rows // block_m))
     programs = requests * tiles * kv_heads
     wanted = -(-_WANTED_PROGRAMS // max(1, programs))
     quick = None
     if programs < _FEW_PROGRAMS and block_m <= 32 and head_dim <= 128 and not full_precision:
-        quick = _quick_tile(block_m, head_dim)
+        quick = _quick_tile(block_m, rows, head_dim=head_dim)
     most = -(-visible // MIN_SPLIT_ROWS)
     if quick is not None:
         most = max(most, min(MAX_SHORT_SPLITS, -(-visible // quick.min_rows)))

@@ -10,12 +10,13 @@ MAX_STREAMED_ROWS = 4
 MAX_STREAMED_WEIGHT = 4 << 20
 # A single row costs so little arithmetic that it pays a while longer; gated, where it saves two launches, always.
 MAX_SINGLE_ROW_WEIGHT = 12 << 20
-# Beyond that many rows tensor cores multiply, while the launches around cuBLAS cost more than the product.
-MAX_CORE_ROWS = 8
-MAX_CORE_WIDTH = 1024
+# Tensor cores multiply more rows, while the launches around cuBLAS cost more than the product: up to one of their
+# tiles, and a width that a program takes in one step.
+MIN_CORE_ROWS, MAX_CORE_ROWS = 3, 16
+MAX_CORE_WIDTH = 2048
 MAX_CORE_WEIGHT = 2 << 20
-# Programs that it takes to occupy a device.
-_MULTIPROCESSORS = 132
+# With fewer programs than that too little of the device reads the weight.
+_FEW_PROGRAMS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,13 @@ def choose_tile(
     if rows == 1 and (weight_rows, width) in SINGLE_ROW_TILES:
         return SINGLE_ROW_TILES[weight_rows, width]
     elements = weight_rows * width
+    few = MIN_CORE_ROWS <= rows <= MAX_CORE_ROWS
+    if few and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT and dtype != torch.float32:
+        return _core_tile(weight_rows, width, gated)
     if rows <= MAX_STREAMED_ROWS:
         small = elements <= MAX_STREAMED_WEIGHT
         if small or (rows == 1 and (gated or elements <= MAX_SINGLE_ROW_WEIGHT)):
             return _stream_tile(_power_of_2(rows), weight_rows, width, gated)
-    elif rows <= MAX_CORE_ROWS and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT and dtype != torch.float32:
-        return _core_tile(weight_rows)
     return None
 
 
@@ -89,11 +91,15 @@ def _stream_tile(block_t: int, weight_rows: int, width: int, gated: bool) -> Str
     return StreamTile(taken // 2 if gated else taken, block_k, num_warps)
 
 
-def _core_tile(weight_rows: int) -> CoreTile:
-    """Few columns a program and more warps along K where wider programs would leave multiprocessors idle."""
-    if weight_rows // 16 < _MULTIPROCESSORS:
-        return CoreTile(block_n=8, parts=8, block_k=64, num_warps=8)
-    return CoreTile(block_n=16, parts=4, block_k=64, num_warps=4)
+def _core_tile(weight_rows: int, width: int, gated: bool) -> CoreTile:
+    """16 weight rows a program, 8 where that leaves few programs, and the whole width at once.
+
+    So all of a program's weight is on its way while the kernel before it still runs.
+    """
+    taken = 16 if weight_rows // 16 >= _FEW_PROGRAMS else 8
+    parts = 8
+    block_k = max(_power_of_2(width) // parts, 16)
+    return CoreTile(block_n=taken // 2 if gated else taken, parts=parts, block_k=block_k, num_warps=4)
 
 
 def _power_of_2(number: int) -> int:

@@ -7,8 +7,15 @@ from torch.testing import assert_close
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 EPILOGUES = ["plain", "norm", "bias", "residual", "silu_mul", "norm_silu_mul", "norm_bias_residual"]
 FULL_EPILOGUES = ["norm_silu_mul", "norm_bias_residual"]
-# (rows N, width K): a multiple of every block; a remainder in both; SmolLM2's QKV and output; wide core tiles
-SHAPES = {"even": (32, 64), "odd": (39, 88), "qkv": (960, 576), "output": (576, 576), "wide": (2120, 88)}
+# (rows N, width K): a multiple of every block; a remainder in both; SmolLM2's QKV and output; wide core tiles; its down
+SHAPES = {
+    "even": (32, 64),
+    "odd": (39, 88),
+    "qkv": (960, 576),
+    "output": (576, 576),
+    "wide": (2120, 88),
+    "down": (40, 1536),
+}
 
 
 def run(device, rows: int, shape, epilogue: str, dtype, *, out_dtype=None) -> None:
@@ -39,7 +46,7 @@ def run(device, rows: int, shape, epilogue: str, dtype, *, out_dtype=None) -> No
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("rows", [0, 1, 3, 4, 5, 8, 9, 130])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 5, 9, 16, 17, 130])
 def test_epilogues(device, rows: int, epilogue: str) -> None:
     run(device, rows, SHAPES["odd"], epilogue, torch.bfloat16)
 
@@ -52,7 +59,7 @@ def test_other_dtypes(device, rows: int, epilogue: str, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("rows", [1, 2, 4, 7])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16])
 def test_shapes(device, shape, rows: int) -> None:
     run(device, rows, shape, "norm", torch.bfloat16)
 
@@ -65,7 +72,7 @@ def test_full_precision_logits(device, rows: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 @pytest.mark.parametrize("epilogue", FULL_EPILOGUES)
-@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 63, 100])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 16, 63, 100])
 @pytest.mark.parametrize("shape", [(576, 1536), (1536, 576), (2560, 4096), (9728, 2560)], ids=str)
 def test_model_shapes(device, shape, rows: int, epilogue: str) -> None:
     run(device, rows, shape, epilogue, torch.bfloat16)
