@@ -39,6 +39,7 @@ from imposed_acceptance import RecordedRounds, imposed
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
+from dspark.engine.models.dummy import dummy_drafter, dummy_target
 from dspark.engine.models.resolve import resolve_drafter, resolve_target
 from dspark.engine.round_meter import RoundMetrics
 
@@ -105,11 +106,14 @@ def built_in(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int
     return {"target": str(target), "drafter": str(resolve_drafter(options.drafter))}, prompts
 
 
-def made_up(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]]]:
-    """The same of random weights."""
+def made_up(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]], dict[str, Any]]:
+    """The same of random weights, and the models, which all engines share: several of the large ones do not fit."""
     draw = np.random.default_rng(0)
     prompts = [draw.integers(3, 40_000, draw.integers(30, 200)).tolist() for _ in range(320)]
-    return {"target": options.target, "load_format": "dummy"}, prompts
+    where: dict[str, Any] = {"device": torch.device("cuda"), "dtype": "bfloat16"}
+    target = dummy_target(options.target, **where)
+    models = {"target": target, "drafter": dummy_drafter(None, target=target, **where)}
+    return {"target": options.target, "load_format": "dummy"}, prompts, models
 
 
 def main() -> None:
@@ -134,7 +138,9 @@ def main() -> None:
             measure(options, *made_up(options))
 
 
-def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[list[int]]) -> None:
+def measure(
+    options: argparse.Namespace, config: dict[str, Any], prompts: list[list[int]], models: dict[str, Any] | None = None
+) -> None:
     """All cells, printed size by size."""
     policies = options.policies.split(",")
     sizes = [int(size) for size in options.concurrency.split(",")]
@@ -153,7 +159,8 @@ def measure(options: argparse.Namespace, config: dict[str, Any], prompts: list[l
                     kv_cache_tokens=size * (LONGEST + 32),
                     **config,
                     **(settings if policy in ("causal", "async") else {}),
-                )
+                ),
+                **(models or {}),
             )
         for temperature, engine in itertools.product(temperatures, engines.values()):
             tokens_per_s(engine, prompts, temperature, _SETTLING_S, seed=-1, rounds=[])
