@@ -9,8 +9,7 @@ import numpy as np
 from dspark.engine.ngram.lookup import Lookup
 from dspark.engine.ngram.scheduling import LookupScheduler
 from dspark.engine.orders import RoundOrder
-from dspark.engine.round_bounds import round_load, useful_steps
-from dspark.engine.sampling import Sampling
+from dspark.engine.round_bounds import is_alike, round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 # A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
 _PLAN_LIFE_S = 8e-3
-_ABOUT_AS_MANY = 1 / 16  # share by which the number of requests may have changed meanwhile
 
 
 class RoundScheduler(Protocol):
@@ -161,10 +159,8 @@ class PlannedScheduler:
         plan = self._plan
         if plan is None or self._rounds_kept == 0:
             return None
-        load, budget = plan.load, plan.num_tokens - len(rows)
-        if abs(len(rows) - load.num_requests) > _ABOUT_AS_MANY * load.num_requests:
-            return None
-        if (Sampling.of(self._slots, rows) is not Sampling.GREEDY) != load.sampled:
+        budget = plan.num_tokens - len(rows)
+        if not is_alike(self._slots, rows, plan.load):
             return None
         if steps != plan.next_steps or int(caps.sum()) < budget or budget < 0:
             return None
