@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dspark.engine.sampling import Sampling
 from dspark.engine.scheduler.round_time import RoundLoad
 from dspark.engine.slots import SlotTable
+
+_ABOUT_AS_MANY = 1 / 16  # share by which the number of requests may have changed
 
 
 def useful_steps(slots: SlotTable, rows: np.ndarray, steps: int) -> tuple[int, np.ndarray]:
@@ -25,3 +28,10 @@ def round_load(slots: SlotTable, rows: np.ndarray) -> RoundLoad:
         sampled=bool(slots.temperature[rows].any()),
         longest_context=int(contexts.max()),
     )
+
+
+def is_alike(slots: SlotTable, rows: np.ndarray, load: RoundLoad, *, share: float = _ABOUT_AS_MANY) -> bool:
+    """Does a plan for `load`, made a few rounds ago, go for slots `rows` [R] too, whose number may differ by `share`?"""
+    if abs(len(rows) - load.num_requests) > share * load.num_requests:
+        return False
+    return (Sampling.of(slots, rows) is not Sampling.GREEDY) == load.sampled

@@ -9,8 +9,7 @@ import numpy as np
 from dspark.engine.ngram.lookup import Lookup
 from dspark.engine.ngram.scheduling import LookupScheduler
 from dspark.engine.orders import RoundOrder
-from dspark.engine.round_bounds import round_load, useful_steps
-from dspark.engine.sampling import Sampling
+from dspark.engine.round_bounds import is_alike, round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.history import HistoryView
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
 # A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
 _PLAN_LIFE_S = 8e-3
-# Shares by which the number of requests may differ from that which a plan was made for.
-_SAME_LOAD = 1 / 16  # it goes for them
-_SIMILAR_LOAD = 1 / 4  # it does until the next one is made
+# Share by which the number of requests may differ from a plan's until the next one is made.
+_SIMILAR_LOAD = 1 / 4
 
 
 class RoundScheduler(Protocol):
@@ -180,17 +178,14 @@ class PlannedScheduler:
         """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
         if self._rounds_kept == 0 or steps != plan.next_steps:
             return False
-        if (Sampling.of(self._slots, rows) is not Sampling.GREEDY) != plan.load.sampled:
-            return False
         # Where there is more to choose from, it may choose too little; where there is less, its budget is cut.
-        return _is_near(len(rows), plan.load.num_requests, _SIMILAR_LOAD) and int(caps.sum()) <= self._planned_caps * (
-            1 + _SIMILAR_LOAD
-        )
+        most_caps = (1 + _SIMILAR_LOAD) * self._planned_caps
+        return is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD) and int(caps.sum()) <= most_caps
 
     def _kept_order(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         self._rounds += 1
         budget = min(max(plan.num_tokens - len(rows), 0), int(caps.sum()))
-        as_planned = _is_near(len(rows), plan.load.num_requests, _SAME_LOAD) and len(rows) + budget == plan.num_tokens
+        as_planned = is_alike(self._slots, rows, plan.load) and len(rows) + budget == plan.num_tokens
         if as_planned:
             self._rounds_kept -= 1
         else:
@@ -234,7 +229,3 @@ class PlannedScheduler:
         self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps else 0
         self._plan, self._planned_caps = plan, int(caps.sum())
         return plan
-
-
-def _is_near(count: int, other: int, share: float) -> bool:
-    return abs(count - other) <= share * other

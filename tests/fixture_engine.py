@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dspark.engine import Completion, Engine, Request, SamplingParams
 from dspark.engine.config import EngineConfig
+from dspark.engine.models.target import Target
 from dspark.engine.scheduler.policies import ScheduleView
 
 FIXTURES = Path(__file__).parents[0] / "fixtures"
@@ -95,3 +97,17 @@ def reference(name: str) -> list[list[int]]:
 
     model = AutoModelForCausalLM.from_pretrained(FIXTURES / name / "target", dtype=torch.float32).eval()
     return [generate(model, prompt, MAX_TOKENS, pad_token_id=0) for prompt in prompts()]
+
+
+def say(target: Target, token_behind: Callable[[Tensor], Tensor]) -> None:
+    """Make `target` say a token that is a function of the text position before it."""
+    forward = target.forward
+
+    def said(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        output = forward(batch, *args, **kwargs)
+        rows = kwargs.get("logit_rows")
+        positions = batch.positions if rows is None else batch.positions[rows]
+        output.logits.zero_().scatter_(1, token_behind(positions)[:, None], 10.0)
+        return output
+
+    target.forward = said  # type: ignore[method-assign]

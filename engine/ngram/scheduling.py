@@ -7,12 +7,16 @@ import numpy as np
 from dspark.engine.ngram.lookup import Lookup
 from dspark.engine.orders import RoundOrder
 from dspark.engine.proposals import DraftOutput
-from dspark.engine.round_bounds import round_load, useful_steps
+from dspark.engine.round_bounds import is_alike, round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
-from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
 from dspark.engine.scheduler.survival import hazards
 from dspark.engine.slots import SlotTable
+
+# While drafting does not pay, plans take place so often only: the few tenths of a millisecond that one takes the host
+# are then too little to notice, on a GPU too.
+_REST_S = 0.1
 
 
 class LookupScheduler:
@@ -21,6 +25,9 @@ class LookupScheduler:
     Nothing in a block is random given the text, so that the block's own survival may decide how much of it is verified:
     there is nothing to anticipate, and no older block to rest on. `async` takes the best budget anywhere,
     `causal` the first before a drop.
+
+    Rounds of a run for which drafting does not pay are plain ones: one plan goes for several of them, and whether the
+    next block is drafted to see what it would bring is decided as often.
     """
 
     def __init__(
@@ -39,9 +46,14 @@ class LookupScheduler:
         self._planner = planner
         self._next_steps = policy.steps(gamma) if planner is None else planner.first_steps
         self._temperatures = temperatures  # [G]
+        self._resting_plan: RoundPlan | None = None  # of a round that neither verifies nor drafts
+        self._rounds_kept = 0  # that it is yet to be kept for
+        self._rounds = 1  # since the newest plan, the next one included
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], with its block."""
+        if (plan := self._kept_plan(rows)) is not None:
+            return RoundOrder(0, np.zeros(len(rows), dtype=np.int64), plan=plan)
         steps, caps = useful_steps(self._slots, rows, self._next_steps)
         proposals = self._lookup.propose(rows, steps) if steps else None
         confidence = np.zeros((len(rows), 0), dtype=np.float32)
@@ -54,8 +66,11 @@ class LookupScheduler:
             lengths = np.clip(self._policy.lengths(view), 0, caps) if steps else caps
             return RoundOrder(steps, lengths, proposals=proposals)
         found = hazards(confidence, temperatures)
-        plan = self._planner.plan(found, caps, round_load(self._slots, rows))
-        self._next_steps = plan.next_steps
+        plan = self._planner.plan(found, caps, round_load(self._slots, rows), rounds=self._rounds)
+        self._rounds, self._next_steps = 1, plan.next_steps
+        rests = steps == 0 and plan.next_steps == 0
+        self._resting_plan = plan if rests else None
+        self._rounds_kept = int(_REST_S / plan.expected.round_s) if rests else 0
         lengths = allocate(found, caps, budget=plan.budget)
         return RoundOrder(steps, lengths, plan=plan, proposals=proposals)
 
@@ -65,3 +80,12 @@ class LookupScheduler:
 
     def look_ahead(self) -> None:
         """Nothing: every round rests on the text that the one before gave."""
+
+    def _kept_plan(self, rows: np.ndarray) -> RoundPlan | None:
+        """The plan of a rest, if it goes on for the round of slots `rows` [R]."""
+        plan = self._resting_plan
+        if plan is None or self._rounds_kept == 0 or not is_alike(self._slots, rows, plan.load):
+            return None
+        self._rounds_kept -= 1
+        self._rounds += 1
+        return plan

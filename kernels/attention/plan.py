@@ -67,15 +67,22 @@ def _grouped(query_lens: np.ndarray, kv_lens: np.ndarray) -> list[np.ndarray]:
     """Requests with many queries alone; the others together with those of about as many queries and their context.
 
     About is within a factor 2: where one request of a batch verifies a whole block, padding all others to it would take
-    as long as verifying a block of each. Those that see nothing are in no group.
+    as long as verifying a block of each. Groups begin with the longest context left, not at powers of 2, which a few
+    contexts of about one length may lie on either side of. Those that see nothing are in no group.
     """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for request in np.flatnonzero((query_lens > 0) & (kv_lens > 0)).tolist():
+    there = np.flatnonzero((query_lens > 0) & (kv_lens > 0))
+    groups: list[list[int]] = []
+    newest: dict[int, list[int]] = {}  # by the power of 2 that a request's queries fill up
+    for request in there[np.argsort(-kv_lens[there], kind="stable")].tolist():
         queries = int(query_lens[request])
-        alone = queries > LONGEST_BATCHED_QUERY
-        key = (request,) if alone else ((queries - 1).bit_length(), int(kv_lens[request]).bit_length())
-        groups.setdefault(key, []).append(request)
-    return [np.array(members) for members in groups.values()]
+        size = (queries - 1).bit_length()
+        members = newest.get(size)
+        if members is None or queries > LONGEST_BATCHED_QUERY or 2 * kv_lens[request] < kv_lens[members[0]]:
+            members = newest[size] = []
+            groups.append(members)
+        members.append(request)
+    # In packed order, so that a batch that is one group needs no gathering.
+    return [np.sort(members) for members in groups]
 
 
 def _piece(

@@ -1,11 +1,14 @@
 """Decoding with `--drafter ngram` on a CPU against plain decoding, for each file of prompts.
 
-    python tests/benchmarks/cpu_ngram.py PROMPTS.jsonl... [--rows 8] [--max-tokens 96] [--concurrency 8] [--repeats 3]
+    python tests/benchmarks/cpu_ngram.py PROMPTS.jsonl... [--rows 24] [--max-tokens 96] [--concurrency 8] [--repeats 3]
 
 The pair is profiled first, so that `async` plans by this machine. Then every policy decodes the same prompts, greedy,
-in turn; the text of every row has to be that of plain decoding. Speeds are tokens a second of wall time against
-`none` of the same repeat: the table shows the median ratio, and the lowest and the highest of them. Needs an otherwise
-idle machine.
+in turn; the text of every row has to be that of plain decoding. Answers are of `--max-tokens` on average, from half to
+one and a half times as many, drawn once: were they all as long, plain decoding alone would end them together and keep
+its batches full to the last, which no file of real answers lets it do. `--same-length` does that all the same.
+
+Speeds are tokens a second of wall time against `none` of the same repeat: the table shows the median ratio, and the
+lowest and the highest of them. Needs an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -39,9 +43,20 @@ def profile(folder: Path, concurrency: int) -> str:
     return str(folder / "profile.json")
 
 
-def decode(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[list[list[int]], float]:
-    """Texts in order, and seconds."""
-    requests = [Request(i, prompt, SamplingParams(max_tokens=max_tokens)) for i, prompt in enumerate(prompts)]
+def answer_lengths(count: int, mean: int, *, same: bool) -> list[int]:
+    """Most tokens of each answer."""
+    if same:
+        return [mean] * count
+    generator = random.Random(0)
+    return [generator.randint(mean // 2, mean + mean // 2) for _ in range(count)]
+
+
+def decode(engine: Engine, prompts: list[list[int]], limits: list[int]) -> tuple[list[list[int]], float]:
+    """Texts in order, of at most `limits` tokens each, and seconds."""
+    requests = [
+        Request(i, prompt, SamplingParams(max_tokens=limit))
+        for i, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
+    ]
     started = time.perf_counter()
     texts = {done.index: done.token_ids for done in engine.generate(requests)}
     return [texts[i] for i in range(len(prompts))], time.perf_counter() - started
@@ -50,8 +65,9 @@ def decode(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompts", type=Path, nargs="+")
-    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--same-length", action="store_true", help="all answers of --max-tokens")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
@@ -76,12 +92,13 @@ def main() -> None:
     numbers: dict[str, dict[str, object]] = {}
     for path in arguments.prompts:
         prompts = read_prompts(path, tokenizer, arguments.rows)
+        limits = answer_lengths(len(prompts), arguments.max_tokens, same=arguments.same_length)
         ratios: dict[str, list[float]] = {policy: [] for policy in POLICIES}
         for repeat in range(arguments.repeats):
             console.print(f"[dim]{path.stem}, repeat {repeat + 1}, load {os.getloadavg()[0]:.2f}[/dim]")
-            plain, plain_s = decode(engines["none"], prompts, arguments.max_tokens)
+            plain, plain_s = decode(engines["none"], prompts, limits)
             for policy in POLICIES[1:]:
-                texts, seconds = decode(engines[policy], prompts, arguments.max_tokens)
+                texts, seconds = decode(engines[policy], prompts, limits)
                 assert texts == plain, f"{policy} changes the text"
                 ratios[policy].append(plain_s / seconds)
         for policy in POLICIES[1:]:

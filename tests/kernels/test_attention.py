@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from dspark.kernels import AttentionLayout, paged_attention
-from dspark.kernels.attention.plan import plan_attention
+from dspark.kernels.attention.plan import AttentionPiece, plan_attention
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -159,6 +159,21 @@ def test_padding_behind_a_lone_request_is_zero() -> None:
     assert (out[4:] == 0).all() and (out[:4] != 0).all()
 
 
+def pieces_of(queries: np.ndarray, kv_lens: np.ndarray) -> list[AttentionPiece]:
+    """The calls that requests [R] with so many queries and visible rows are cut into."""
+    layout = AttentionLayout(
+        block_tables=torch.arange(len(queries) * 20, dtype=torch.int32).view(len(queries), 20),
+        query_starts=torch.from_numpy(np.cumsum([0, *queries]).astype(np.int32)),
+        kv_lens=torch.from_numpy(kv_lens.astype(np.int32)),
+        page_size=16,
+        max_query_len=int(queries.max()),
+        max_kv_len=int(kv_lens.max()),
+    )
+    return plan_attention(
+        layout, num_tokens=int(queries.sum()), heads_per_kv=3, device=torch.device("cpu"), dtype=torch.float32
+    )
+
+
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 1, 2, 3, 5, 8, 16, 17]), st.integers(100, 300)), min_size=1, max_size=12)
 )
@@ -168,17 +183,14 @@ def test_no_request_is_padded_to_twice_its_own_size(requests: list[tuple[int, in
     """Else one block among many anchors would take as long as a block of each."""
     queries, contexts = np.array(requests).T
     kv_lens = np.where(queries > 0, contexts + queries, 0)
-    layout = AttentionLayout(
-        block_tables=torch.arange(len(requests) * 20, dtype=torch.int32).view(len(requests), 20),
-        query_starts=torch.from_numpy(np.cumsum([0, *queries]).astype(np.int32)),
-        kv_lens=torch.from_numpy(kv_lens.astype(np.int32)),
-        page_size=16,
-        max_query_len=int(queries.max()),
-        max_kv_len=int(kv_lens.max()),
-    )
-    pieces = plan_attention(
-        layout, num_tokens=int(queries.sum()), heads_per_kv=3, device=torch.device("cpu"), dtype=torch.float32
-    )
+    pieces = pieces_of(queries, kv_lens)
     assert sum(piece.num_requests for piece in pieces) == np.count_nonzero(queries)
     assert sum(piece.num_requests * piece.query_len for piece in pieces) <= 2 * queries.sum()
     assert sum(piece.num_requests * piece.kv_len for piece in pieces) <= 2 * kv_lens.sum()
+
+
+@pytest.mark.parametrize("kv_lens", [[250, 255, 256, 260], [300, 150, 200], [15, 16, 17], [1, 2]], ids=str)
+def test_contexts_within_a_factor_two_share_a_call(kv_lens: list[int]) -> None:
+    """Whatever power of two may lie between them."""
+    [piece] = pieces_of(np.ones(len(kv_lens), dtype=np.int64), np.array(kv_lens))
+    assert piece.num_requests == len(kv_lens) and piece.output_rows is None

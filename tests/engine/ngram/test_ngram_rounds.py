@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fixture_engine import Detokenizer, make_engine, prompts, reference, requests, texts
+from fixture_engine import Detokenizer, make_engine, prompts, reference, requests, say, texts
 from graph_engine import graph_device, make_pair_engine
 from step_curves import step_curve
-from torch import Tensor
 
 from dspark.engine import Completion, Engine, EngineConfig, Request, SamplingParams
 from dspark.engine.errors import UsageError
-from dspark.engine.models.target import Target
 from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.observation import ObservedRound
 from dspark.engine.profiling.job import profile_engine
@@ -142,20 +139,6 @@ def test_rounds_accept_what_a_plain_reading_of_the_text_finds() -> None:
     for completion in ngram_engine("fixed:7").generate(requests()):
         expected = accepted_by_reading(prompts()[completion.index], reference(NAME)[completion.index])
         assert completion.counts.acceptance_histogram == histogram(expected)
-
-
-def say(target: Target, token_behind: Callable[[Tensor], Tensor]) -> None:
-    """Make `target` say a token that is a function of the text position before it."""
-    forward = target.forward
-
-    def said(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        output = forward(batch, *args, **kwargs)
-        rows = kwargs.get("logit_rows")
-        positions = batch.positions if rows is None else batch.positions[rows]
-        output.logits.zero_().scatter_(1, token_behind(positions)[:, None], 10.0)
-        return output
-
-    target.forward = said  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("policy", ["fixed:7", "threshold:0.2"])
