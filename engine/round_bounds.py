@@ -31,7 +31,7 @@ def round_load(slots: SlotTable, rows: np.ndarray) -> RoundLoad:
 
 
 def is_alike(slots: SlotTable, rows: np.ndarray, load: RoundLoad, *, share: float = _ABOUT_AS_MANY) -> bool:
-    """Does a plan for `load`, made a few rounds ago, go for slots `rows` [R] too, whose number may differ by `share`?"""
+    """Does a plan for `load`, made a few rounds ago, go for slots `rows` [R] too, up to `share` more or fewer?"""
     if abs(len(rows) - load.num_requests) > share * load.num_requests:
         return False
     return (Sampling.of(slots, rows) is not Sampling.GREEDY) == load.sampled
