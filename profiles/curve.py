@@ -23,8 +23,7 @@ from dspark.profiles.typed_json import member, refuse
 SCOPES = ("target", "round")
 _NUMBERS = ("tokens_per_request", "block_width", "reference_context_tokens", "long_context_tokens")
 _REQUIRED = ("target", "verify_greedy", "verify_sampled")  # staircases
-_LATER = DRAFT_KINDS[1:]
-_OPTIONAL = ("draft", *_LATER, "target_long", "draft_long")
+_OPTIONAL = (*DRAFT_KINDS, "target_long", "draft_long")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +62,7 @@ class StepCurve:
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
             raise ValueError("drafting behind long contexts has a time, but other parts have none")
-        for name in _LATER:
+        for name in DRAFT_KINDS[1:]:
             stairs = getattr(self, name)
             if stairs is not None and (self.draft is None or not np.array_equal(stairs.buckets, self.draft.buckets)):
                 raise ValueError(f"`{name}` has other buckets than `draft`")
@@ -96,18 +95,25 @@ class StepCurve:
         return -(-np.asarray(num_tokens, dtype=np.int64) // self.tokens_per_request)
 
     def step_time_s(
-        self, num_tokens: ArrayLike, kv_tokens: ArrayLike | None = None, *, longest_context: int | None = None
+        self,
+        num_tokens: ArrayLike,
+        kv_tokens: ArrayLike | None = None,
+        *,
+        num_requests: ArrayLike | None = None,
+        longest_context: int | None = None,
     ) -> FloatArray:
-        """Target steps over `num_tokens` packed tokens (None: at the reference of the bucket).
+        """Target steps over `num_tokens` packed tokens of `num_requests` (None: at the reference of the bucket).
 
         longest_context: visible KV tokens of the batch's longest request; None = the reference's.
         """
-        return self._target_behind(longest_context).time_at(num_tokens, kv_tokens, longest=longest_context)
-
-    def step_lines(self, num_tokens: ArrayLike, *, longest_context: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """The same without visible KV tokens, and seconds that each of them adds."""
         stairs = self._target_behind(longest_context)
-        return stairs.time_at(num_tokens, 0, longest=longest_context), stairs.load_s[stairs.index_of(num_tokens)]
+        return stairs.time_at(num_tokens, kv_tokens, longest=longest_context, requests=num_requests)
+
+    def step_lines(
+        self, num_tokens: ArrayLike, *, num_requests: ArrayLike | None = None, longest_context: int | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """The same without visible KV tokens, and seconds that each of them adds."""
+        return self._target_behind(longest_context).line_at(num_tokens, longest=longest_context, requests=num_requests)
 
     def draft_time_s(
         self,
@@ -185,7 +191,7 @@ class StepCurve:
         """
         tokens = np.asarray(num_tokens, dtype=np.int64)
         requests = self.reference_requests(tokens) if num_requests is None else np.asarray(num_requests, np.int64)
-        step = self.step_time_s(tokens, kv_tokens, longest_context=longest_context)
+        step = self.step_time_s(tokens, kv_tokens, num_requests=num_requests, longest_context=longest_context)
         step = step + self.verification_time_s(requests, tokens, sampled=sampled)
         if not drafts:
             return step
@@ -207,7 +213,14 @@ class StepCurve:
     def predict(self, point: Measurement) -> float:
         """Seconds of what `point` measured, by the bucket that it ran."""
         if point.kind == TARGET:
-            return float(self.step_time_s(point.bucket, point.load, longest_context=point.longest_context))
+            return float(
+                self.step_time_s(
+                    point.bucket,
+                    point.load,
+                    num_requests=point.num_requests,
+                    longest_context=point.longest_context,
+                )
+            )
         sampled = point.kind in SAMPLED_KINDS
         if point.kind in DRAFT_KINDS:
             return float(
@@ -245,9 +258,7 @@ class StepCurve:
             return found
 
         values = {
-            **{name: staircase(name) for name in _REQUIRED},
-            # Files of before there was such a staircase lack its name.
-            **{name: staircase(name) for name in _OPTIONAL if name in document or name not in _LATER},
+            **{name: staircase(name) for name in (*_REQUIRED, *_OPTIONAL)},
             "tokens_per_request": whole_number("tokens_per_request", 1),
             "block_width": whole_number("block_width", 0),
             "reference_context_tokens": whole_number("reference_context_tokens", 1),

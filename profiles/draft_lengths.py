@@ -59,7 +59,7 @@ def _best_length(curve: StepCurve, survival: Sequence[float], requests: int, *, 
     kv_tokens = requests * curve.reference_context_tokens + tokens
     emitted = requests * (1 + np.concatenate([[0.0], np.cumsum(survival)])[: most + 1])
     if scope == "target":
-        time_s = curve.step_time_s(tokens, kv_tokens)
+        time_s = curve.step_time_s(tokens, kv_tokens, num_requests=requests)
     else:
         step_s = curve.round_time_s(tokens, num_requests=requests, kv_tokens=kv_tokens, sampled=sampled, drafts=False)
         seen = requests * (curve.reference_context_tokens + curve.block_width)

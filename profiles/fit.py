@@ -31,13 +31,16 @@ def fit_staircase(
     load_unit: str,
     reference_load: Callable[[int], int],
     reference_longest: Callable[[int], int] | None = None,
+    reference_requests: Callable[[int], int] | None = None,
 ) -> Staircase:
-    """Fit the points of one kind; `reference_load(bucket)` and `reference_longest(bucket)` say what `time_s` is for.
+    """Fit the points of one kind; `reference_load(bucket)` and the other two say what `time_s` is for.
 
-    A bucket's time is a constant and two slopes, over the load and, if `reference_longest` is given, over the longest
-    request. It minimises the sum of relative absolute errors, so that a few disturbed points do not bend it. Slopes are
-    never negative and the constant is positive. A bucket measured under one load only takes the others' median slopes.
-    p20 and p80 are the spread of repeats around their point's median.
+    A bucket's time is a constant and up to three slopes: over the load and, where their reference is given, over the
+    longest request and over the number of requests. It minimises the sum of relative absolute errors, so that a few
+    disturbed points do not bend it. Slopes are never negative and the constant is positive; of equally good fits the
+    one with the fewest slopes is taken. Where a bucket's points are too few to tell the slopes apart, those of the
+    nearest bucket that can tell them go before, as far as they fit as well. p20 and p80 are the spread of repeats
+    around their point's median.
 
     Raises:
         ProfileError: there are no points.
@@ -46,22 +49,16 @@ def fit_staircase(
         raise ProfileError("a staircase cannot be fitted without a measured point")
     buckets = sorted({m.bucket for m in measurements})
     groups = [[m for m in measurements if m.bucket == bucket] for bucket in buckets]
-    sizes = [_sizes(group, with_longest=reference_longest is not None) for group in groups]
+    references = (reference_load, reference_longest, reference_requests)
+    counted = np.array([True, *(reference is not None for reference in references)])
+    columns = [_columns(group) * counted for group in groups]
     medians = [np.array([m.median_s for m in group]) for group in groups]
-    fits = [_fit(x, t) if np.ptp(x, axis=0).any() else None for x, t in zip(sizes, medians, strict=True)]
-    slopes = [fit[1:] for fit in fits if fit is not None]
-    shared = np.median(slopes, axis=0) if slopes else np.zeros(2)
-    filled = [_fit_of_slopes(x, t, shared) if f is None else f for x, t, f in zip(sizes, medians, fits, strict=True)]
-    load = np.array([reference_load(bucket) for bucket in buckets], dtype=np.int64)
-    longest = np.array([reference_longest(b) if reference_longest is not None else 0 for b in buckets], dtype=np.int64)
-    times = _times(np.array(filled), load, longest, groups)
+    at = [[0 if reference is None else reference(bucket) for reference in references] for bucket in buckets]
     return Staircase(
         unit=unit,
         load_unit=load_unit,
         buckets=np.array(buckets, dtype=np.int64),
-        reference_load=load,
-        reference_longest=longest,
-        **times,
+        **_laws(_fits(columns, medians, np.array(buckets)), np.array(at, dtype=np.int64), groups),
     )
 
 
@@ -76,12 +73,13 @@ def fit_alike(measurements: Sequence[Measurement], like: Staircase) -> Staircase
     groups = [[m for m in measurements if m.bucket == bucket] for bucket in like.buckets]
     if not all(groups):
         raise ProfileError("a staircase cannot be fitted without a measured point in every bucket")
-    slopes = np.stack([like.load_s, like.longest_s], axis=1)  # [B, 2]
+    slopes = np.stack([like.load_s, like.longest_s, like.request_s], axis=1)  # [B, 3]
+    at = np.stack([like.reference_load, like.reference_longest, like.reference_requests], axis=1)  # [B, 3]
     fits = [
-        _fit_of_slopes(_sizes(group, with_longest=True), np.array([m.median_s for m in group]), slopes[i])
+        _fit_of_slopes(_columns(group)[:, 1:], np.array([m.median_s for m in group]), slopes[i])
         for i, group in enumerate(groups)
     ]
-    return replace(like, **_times(np.array(fits), like.reference_load, like.reference_longest, groups))
+    return replace(like, **_laws(np.array(fits), at, groups))
 
 
 def complete(staircase: Staircase, other: Staircase) -> Staircase:
@@ -107,52 +105,86 @@ def prediction_error(predicted_s: Sequence[float], measurements: Sequence[Measur
     return PredictionError(num_points=len(measurements), median=median, p90=p90, largest=largest)
 
 
-def _sizes(group: Sequence[Measurement], *, with_longest: bool) -> FloatArray:
-    """Load and longest request of each point, [n, 2]; zeros in place of the latter if it is not to matter."""
-    return np.array([(m.load, m.longest_context if with_longest else 0) for m in group], dtype=np.float64)
+def _columns(group: Sequence[Measurement]) -> FloatArray:
+    """1, load, longest request and number of requests of each point, [n, 4]."""
+    return np.array([(1, m.load, m.longest_context, m.num_requests) for m in group], dtype=np.float64)
 
 
-def _fit(sizes: FloatArray, time_s: FloatArray) -> FloatArray:
-    """sizes [n, 2], time_s [n] -> constant and slopes, [3], of least relative absolute error.
+def _fits(columns: Sequence[FloatArray], medians: Sequence[FloatArray], buckets: IntArray) -> FloatArray:
+    """Points of each of `buckets` [B], columns [n, 4] and medians [n] -> constants and slopes, [B, 4]."""
+    fits = np.array([_fit(x, time_s) for x, time_s in zip(columns, medians, strict=True)])
+    told = np.array([np.linalg.matrix_rank(x) for x in columns])
+    tell_most = np.flatnonzero(told == told.max())
+    for i in np.flatnonzero(told < told.max()).tolist():
+        apart = np.abs(np.log(buckets[tell_most] / buckets[i]))
+        fits[i] = _fit_beside(columns[i], medians[i], own=fits[i], near=fits[tell_most[apart.argmin()]])
+    return fits
+
+
+def _fit(columns: FloatArray, time_s: FloatArray) -> FloatArray:
+    """columns [n, 4], time_s [n] -> constant and slopes, [4], of least relative absolute error.
 
     The best fit with some slopes at zero goes through as many points as it has parameters, so all such are tried.
     """
-    columns = np.column_stack([np.ones(len(time_s)), sizes])  # [n, 3]
     candidates = []
     # The flattest come first: of equally good ones the first is taken.
-    for free in ([0], [0, 1], [0, 2], [0, 1, 2]):
-        for points in combinations(range(len(time_s)), len(free)):
-            matrix = columns[np.ix_(points, free)]
-            if np.linalg.matrix_rank(matrix) < len(free):
-                continue
-            parameters = np.zeros(3)
-            parameters[free] = np.linalg.solve(matrix, time_s[list(points)])
-            if parameters[0] > 0 and (parameters[1:] >= 0).all():
-                candidates.append(parameters)
-    errors = np.abs(np.array(candidates) @ columns.T - time_s) / time_s  # [candidates, n]
-    # Rounded: a flatter fit that is as good but for the last bits is the one wanted.
-    return candidates[int(errors.sum(axis=1).round(9).argmin())]
+    for num_slopes in range(columns.shape[1]):
+        for slopes in combinations(range(1, columns.shape[1]), num_slopes):
+            candidates.append(_exact_fits(columns, time_s, free=[0, *slopes]))
+    return _best(np.concatenate(candidates), columns, time_s)
+
+
+def _fit_beside(columns: FloatArray, time_s: FloatArray, *, own: FloatArray, near: FloatArray) -> FloatArray:
+    """The same for points that do not tell all slopes: `near` [4] of another bucket where it fits as well as `own` [4].
+
+    All its slopes are tried, and all but the load's: few requests at two contexts tell no more than that one.
+    """
+    candidates = []
+    for free in ([0], [0, 1]):
+        given = near.copy()
+        given[free] = 0
+        candidates.append(given + _exact_fits(columns, time_s - columns @ given, free=free))
+    return _best(np.concatenate([*candidates, own[None]]), columns, time_s)
+
+
+def _best(fits: FloatArray, columns: FloatArray, time_s: FloatArray) -> FloatArray:
+    """The first of the best of `fits` [fits, 4] that a device can follow."""
+    fits = fits[(fits[:, 0] > 0) & (fits[:, 1:] >= 0).all(axis=1)]
+    errors = np.abs(fits @ columns.T - time_s) / time_s  # [fits, n]
+    # Rounded: one that comes before and is as good but for the last bits is the one wanted.
+    return fits[int(errors.sum(axis=1).round(9).argmin())]
+
+
+def _exact_fits(columns: FloatArray, time_s: FloatArray, *, free: list[int]) -> FloatArray:
+    """columns [n, 4], time_s [n] -> parameters [fits, 4], zero but for `free`, each through points that tell them."""
+    points = np.array(list(combinations(range(len(time_s)), len(free))), dtype=np.int64).reshape(-1, len(free))
+    matrices = columns[points][:, :, free]
+    points = points[np.linalg.matrix_rank(matrices) == len(free)]
+    fits = np.zeros((len(points), columns.shape[1]))
+    fits[:, free] = np.linalg.solve(columns[points][:, :, free], time_s[points][:, :, None])[:, :, 0]
+    return fits
 
 
 def _fit_of_slopes(sizes: FloatArray, time_s: FloatArray, slopes: FloatArray) -> FloatArray:
     constant = float(np.median(time_s - sizes @ slopes))
     # Slopes from other buckets that leave nothing for this one's own work do not belong to it.
-    return np.array([constant, *slopes]) if constant > 0 else np.array([np.median(time_s), 0.0, 0.0])
+    return np.array([constant, *slopes]) if constant > 0 else np.array([np.median(time_s), *(0 * slopes)])
 
 
-def _times(
-    fits: FloatArray, load: IntArray, longest: IntArray, groups: Sequence[Sequence[Measurement]]
-) -> dict[str, Any]:
-    """fits [B, 3] of the buckets' points -> the times of a staircase whose references are load [B] and longest [B]."""
-    constant, load_s, longest_s = fits.T
-    time_s = constant + load_s * load + longest_s * longest
+def _laws(fits: FloatArray, at: IntArray, groups: Sequence[Sequence[Measurement]]) -> dict[str, Any]:
+    """fits [B, 4] of the buckets' points, references [B, 3] -> a staircase's columns of those references."""
+    time_s = fits[:, 0] + (fits[:, 1:] * at).sum(axis=1)
     spread = np.array([_spread(group) for group in groups])  # [B, 2]
     return {
         "time_s": time_s,
         "p20_s": time_s * spread[:, 0],
         "p80_s": time_s * spread[:, 1],
-        "load_s": load_s,
-        "longest_s": longest_s,
+        "reference_load": at[:, 0],
+        "load_s": fits[:, 1],
+        "reference_longest": at[:, 1],
+        "longest_s": fits[:, 2],
+        "reference_requests": at[:, 2],
+        "request_s": fits[:, 3],
     }
 
 

@@ -2,7 +2,7 @@
 
 The document is strict JSON (no NaN, no Infinity). Times are seconds.
 
-    format, version         "dspark-profile", 1
+    format, version         "dspark-profile", 2
     curve                   what is looked up (StepCurve)
       tokens_per_request    most packed tokens of one request: 1 + draft length
       block_width           slots of a draft block, 0 without a drafter
@@ -10,18 +10,20 @@ The document is strict JSON (no NaN, no Infinity). Times are seconds.
       target                staircase over packed tokens: forward and main-cache write
       draft                 staircase over requests: a whole greedy block; null without a drafter
       draft_one, draft_sampled, draft_sampled_one
-                            staircases over requests: one token of it, and both at temperature 1; null or left out where
-                            they were not measured: a block then takes as long as a whole one, or as a greedy one
+                            staircases over requests: one token of it, and both at temperature 1; null where they were
+                            not measured: a block then takes as long as a whole one, or as a greedy one
       verify_greedy, verify_sampled
                             staircases over requests: verification beside the forward, at temperature 0 and 1
       long_context_tokens   past it, a batch's longest request has other attention kernels run; null: one kind
       target_long, draft_long
                             staircases for such batches, null where there is one kind
       each staircase        unit, load_unit, and lists of one length: buckets, time_s, p20_s, p80_s, reference_load,
-                            load_s, reference_longest, longest_s. A count takes the smallest bucket that holds it, and
-                            time_s + load_s * (load - reference_load) + longest_s * (longest - reference_longest). The
-                            load is visible KV tokens (target, draft) or packed tokens (verify_*), summed over the
-                            batch's requests; longest is what its longest request sees; time_s is for full blocks at
+                            load_s, reference_longest, longest_s, reference_requests, request_s. A count takes the
+                            smallest bucket that holds it, and time_s + load_s * (load - reference_load)
+                            + longest_s * (longest - reference_longest) + request_s * (requests - reference_requests).
+                            The load is visible KV tokens (target, draft) or packed tokens (verify_*), summed over the
+                            batch's requests; longest is what its longest request sees; requests are those of the batch
+                            (a slope of the target alone: elsewhere they are the bucket); time_s is for full blocks at
                             the reference context
     conditions              what a run must share with the profile (Conditions): target and drafter {name, fingerprint,
                             shape}, dtype, device, device_name; and what only warns: threads, runner, page_size, torch
@@ -51,7 +53,7 @@ from dspark.profiles.typed_json import RepeatedKey, member, parse
 from dspark.profiles.whole_file import whole_file
 
 FORMAT = "dspark-profile"
-VERSION = 1
+VERSION = 2
 _AGAIN = "Run `dspark profile` again."
 
 

@@ -26,7 +26,8 @@ class Staircase:
     A count is looked up by the bucket that will really run: the smallest one that holds it (ceiling). The load is what
     the time grows with inside a bucket: visible KV tokens for a forward, packed tokens for verification, in both cases
     summed over the batch's requests. A forward also waits for its longest request, which few programs read alone, so
-    that request's visible tokens count apart.
+    that request's visible tokens count apart; and so do its requests, each of which gives attention one more tile to
+    work on, however short its context. Where buckets count requests, these have no slope inside them.
 
     Raises:
         ValueError: the arrays do not fit together, or hold what no measurement gives.
@@ -42,16 +43,19 @@ class Staircase:
     load_s: FloatArray  # [B], seconds per unit of load more
     reference_longest: IntArray  # [B], visible tokens of the longest request that `time_s` is for
     longest_s: FloatArray  # [B], seconds per visible token more of the longest request
+    reference_requests: IntArray  # [B], that `time_s` is for
+    request_s: FloatArray  # [B], seconds per request more among the bucket's tokens
 
     def __post_init__(self) -> None:
-        for name in ("buckets", "reference_load", "reference_longest"):
+        for name in _WHOLE_NUMBERS:
             _freeze(self, name, np.int64)
-        for name in ("time_s", "p20_s", "p80_s", "load_s", "longest_s"):
+        for name in _SECONDS:
             _freeze(self, name, np.float64)
         buckets = self.buckets
         if not (buckets.size and buckets[0] >= 1 and (np.diff(buckets) > 0).all()):
             raise ValueError("buckets are not increasing whole numbers from 1 on")
-        slopes, references = (self.load_s, self.longest_s), (self.reference_load, self.reference_longest)
+        slopes = (self.load_s, self.longest_s, self.request_s)
+        references = (self.reference_load, self.reference_longest, self.reference_requests)
         numbers = (self.time_s, self.p20_s, self.p80_s, *slopes, *references)
         if any(values.shape != buckets.shape for values in numbers):
             raise ValueError("a staircase needs one value a bucket")
@@ -60,7 +64,7 @@ class Staircase:
         if any((values < 0).any() for values in (*slopes, *references)):
             raise ValueError("more load cannot make a step faster")
         self._check_ranges()
-        if (self.time_s - self.load_s * self.reference_load - self.longest_s * self.reference_longest <= 0).any():
+        if (self.time_s <= sum(slope * at for slope, at in zip(slopes, references, strict=True))).any():
             raise ValueError("a step without any load takes no time")
 
     def _check_ranges(self) -> None:
@@ -76,6 +80,7 @@ class Staircase:
             ),
             ("load_s", self.load_s <= LONGEST_S, "at most 1e4 seconds"),
             ("longest_s", self.longest_s <= LONGEST_S, "at most 1e4 seconds"),
+            ("request_s", self.request_s <= LONGEST_S, "at most 1e4 seconds"),
         )
         for name, right, wanted in checks:
             if not right.all():
@@ -104,16 +109,34 @@ class Staircase:
         return np.searchsorted(self.buckets, wanted, side="left")
 
     def time_at(
-        self, counts: ArrayLike, load: ArrayLike | None = None, *, longest: ArrayLike | None = None
+        self,
+        counts: ArrayLike,
+        load: ArrayLike | None = None,
+        *,
+        longest: ArrayLike | None = None,
+        requests: ArrayLike | None = None,
     ) -> FloatArray:
-        """Seconds of steps over `counts`; `load`, `longest`: None = the reference of each bucket."""
+        """Seconds of steps over `counts`; `load`, `longest`, `requests`: None = the reference of each bucket."""
+        return self._time_of(self.index_of(counts), load, longest, requests)
+
+    def line_at(
+        self, counts: ArrayLike, *, longest: ArrayLike | None = None, requests: ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """The same without any load, and seconds that each unit of load adds."""
         index = self.index_of(counts)
+        return self._time_of(index, 0, longest, requests), self.load_s[index]
+
+    def _time_of(
+        self, index: IntArray, load: ArrayLike | None, longest: ArrayLike | None, requests: ArrayLike | None
+    ) -> FloatArray:
         time_s = self.time_s[index]
-        if load is not None:
-            time_s = time_s + self.load_s[index] * (np.asarray(load, dtype=np.float64) - self.reference_load[index])
-        if longest is not None:
-            extra = np.asarray(longest, dtype=np.float64) - self.reference_longest[index]
-            time_s = time_s + self.longest_s[index] * extra
+        for size, slope_s, reference in (
+            (load, self.load_s, self.reference_load),
+            (longest, self.longest_s, self.reference_longest),
+            (requests, self.request_s, self.reference_requests),
+        ):
+            if size is not None:
+                time_s = time_s + slope_s[index] * (np.asarray(size, dtype=np.float64) - reference[index])
         return time_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,9 +158,11 @@ class Staircase:
             raise ValueError(f"`{place}`: {error}") from None
 
 
+_WHOLE_NUMBERS = ("buckets", "reference_load", "reference_longest", "reference_requests")
+_SECONDS = ("time_s", "p20_s", "p80_s", "load_s", "longest_s", "request_s")
 _KINDS: dict[str, Any] = dict.fromkeys(("unit", "load_unit"), str)
-_KINDS |= dict.fromkeys(("buckets", "reference_load", "reference_longest"), tuple[int, ...])
-_KINDS |= dict.fromkeys(("time_s", "p20_s", "p80_s", "load_s", "longest_s"), tuple[float, ...])
+_KINDS |= dict.fromkeys(_WHOLE_NUMBERS, tuple[int, ...])
+_KINDS |= dict.fromkeys(_SECONDS, tuple[float, ...])
 
 
 def _freeze(staircase: Staircase, name: str, dtype: type[np.int64] | type[np.float64]) -> None:

@@ -40,7 +40,7 @@ class ModelTimer:
         bucket = next(b for b in self.token_buckets if b >= num_tokens)
         kv_tokens = num_requests * context_tokens + num_tokens
         long = self._is_long(context_tokens - (-num_tokens // num_requests))
-        return self._sample("target", bucket, 0.001 * bucket + 0.004 * long + 1e-7 * kv_tokens)
+        return self._sample("target", bucket, 0.001 * bucket + 0.004 * long + 1e-7 * kv_tokens + 2e-5 * num_requests)
 
     def measure_draft(self, num_requests, *, context_tokens, steps, sampled):
         long = self._is_long(context_tokens + 7)

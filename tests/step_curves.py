@@ -27,6 +27,8 @@ def stairs(unit: str, buckets: tuple[int, ...], times_s: tuple[float, ...], *, l
         load_s=np.array(nothing),
         reference_longest=np.array(nothing),
         longest_s=np.array(nothing),
+        reference_requests=np.array(nothing),
+        request_s=np.array(nothing),
     )
 
 

@@ -46,7 +46,13 @@ def fit_curve(
     def forward(kind: str, unit: str, reference_load: Callable[[int], int], *, long: bool = False) -> Staircase:
         points = [m for m in fitted(measurements, kind) if (m.longest_context > bound) == long]
         stairs = fit_staircase(
-            points, unit=unit, load_unit=_KV_TOKENS, reference_load=reference_load, reference_longest=lambda _: longest
+            points,
+            unit=unit,
+            load_unit=_KV_TOKENS,
+            reference_load=reference_load,
+            reference_longest=lambda _: longest,
+            # Buckets of requests hold one number of them each.
+            reference_requests=fewest_requests if kind == TARGET else None,
         )
         # Memory may hold no long contexts of so many requests, but one long context among them runs this kind.
         return complete(stairs, forward(kind, unit, reference_load)) if long else stairs
@@ -59,8 +65,11 @@ def fit_curve(
         points = fitted(measurements, kind)
         return fit_alike(points, draft) if draft is not None and points else None
 
+    def fewest_requests(num_tokens: int) -> int:
+        return -(-num_tokens // per_request)
+
     def visible(num_tokens: int) -> int:
-        return -(-num_tokens // per_request) * context_tokens + num_tokens
+        return fewest_requests(num_tokens) * context_tokens + num_tokens
 
     def visible_to_blocks(num_requests: int) -> int:
         return num_requests * (context_tokens + block_width)

@@ -74,7 +74,9 @@ class RoundClock:
         # A bucket's times lie on a line: two of its batch sizes give all of them.
         starts = np.concatenate([[load.num_requests], buckets[:-1] + 1])
         ends = np.minimum(buckets, most_tokens)
-        unloaded_s, load_s = self.curve.step_lines(ends, longest_context=load.longest_context)
+        unloaded_s, load_s = self.curve.step_lines(
+            ends, num_requests=load.num_requests, longest_context=load.longest_context
+        )
         begin_s, end_s, full_s = (
             unloaded_s + load_s * (load.context_tokens + tokens) for tokens in (starts, ends, most_tokens)
         )
@@ -104,7 +106,10 @@ class RoundClock:
         curve_s = PartTimes(
             target_s=float(
                 self.curve.step_time_s(
-                    num_tokens, load.context_tokens + num_tokens, longest_context=load.longest_context
+                    num_tokens,
+                    load.context_tokens + num_tokens,
+                    num_requests=load.num_requests,
+                    longest_context=load.longest_context,
                 )
             ),
             verify_s=base_s + slope_s * num_tokens,

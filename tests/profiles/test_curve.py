@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dspark.profiles import ProfileError, Staircase, StepCurve
+from dspark.profiles import TARGET, Measurement, ProfileError, Staircase, StepCurve
 
 
 def stairs(**changes):
@@ -20,6 +20,8 @@ def stairs(**changes):
         "load_s": [0.0, 0.001, 0.002],
         "reference_longest": [64, 64, 64],
         "longest_s": [0.0, 0.01, 0.0],
+        "reference_requests": [1, 2, 4],
+        "request_s": [0.0, 0.1, 0.0],
     }
     return Staircase(**(values | changes))
 
@@ -48,6 +50,18 @@ def test_load_beyond_and_below_the_reference():
     np.testing.assert_allclose(curve.time_at([9, 9, 9, 1], [200, 1200, 0, 10**6]), [3.0, 4.0, 2.8, 1.0])
     np.testing.assert_allclose(curve.time_at([9, 9], [200, 1200], longest=[164, 14]), [4.0, 3.5])
     np.testing.assert_allclose(curve.time_at(9, longest=64), 3.0)
+    np.testing.assert_allclose(curve.time_at([9, 9, 16, 1], requests=[2, 1, 16, 8]), [3.0, 2.9, 4.4, 1.0])
+    np.testing.assert_allclose(curve.time_at([9, 10], 1200, longest=14, requests=[2, 5]), [3.5, 3.8])
+
+
+@pytest.mark.parametrize("longest", [None, 64, 100], ids=str)
+@pytest.mark.parametrize("requests", [None, 1, 7], ids=str)
+def test_times_of_one_bucket_lie_on_a_line(longest, requests):
+    curve, counts = stairs(), [3, 9, 16, 30]
+    unloaded, slope = curve.line_at(counts, longest=longest, requests=requests)
+    for load in (0, 150, 5000):
+        expected = curve.time_at(counts, load, longest=longest, requests=requests)
+        np.testing.assert_allclose(unloaded + load * slope, expected)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +77,13 @@ def test_load_beyond_and_below_the_reference():
         ({"time_s": [1.0, 0.0, 2.0]}, r"time_s\[1\] is 0, not from 1e-09 to 10000 seconds"),
         ({"time_s": [1.0, 0.2, 2.0], "p20_s": [0.1] * 3}, "takes no time"),
         ({"reference_longest": [64, 280, 64]}, "takes no time"),
+        ({"reference_requests": [1, 25, 4]}, "takes no time"),
         ({"longest_s": [0.0, -0.01, 0.0]}, "cannot make a step faster"),
+        ({"request_s": [0.0, 0.0, -0.01]}, "cannot make a step faster"),
+        ({"reference_requests": [1, 2, -4]}, "cannot make a step faster"),
+        ({"reference_requests": [1, 2.5, 4]}, "reference_requests is no list of whole numbers"),
+        ({"request_s": [0.0, 0.1]}, "one value a bucket"),
+        ({"request_s": [2e4, 0.1, 0.0], "reference_requests": [0, 2, 4]}, r"request_s\[0\] is 20000, not at most 1e4"),
         ({"load_s": [0.0, -1e-9, 0.0]}, "cannot make a step faster"),
     ],
     ids=lambda value: str(value)[:30],
@@ -97,6 +117,7 @@ def test_a_round_is_the_sum_of_its_parts(profile):
 def blocks(time_s):
     """Two and four requests, behind 100 visible tokens each; 1 us a visible token."""
     loads = {"reference_load": [200, 400], "load_s": [1e-6, 1e-6], "reference_longest": [0, 0], "longest_s": [0, 0]}
+    loads |= {"reference_requests": [0, 0], "request_s": [0, 0]}
     return stairs(unit="requests", buckets=[2, 4], time_s=time_s, p20_s=time_s, p80_s=time_s, **loads)
 
 
@@ -104,6 +125,19 @@ def with_blocks(profile, **drafts):
     """The profile's curve with staircases of a drafter of seven tokens."""
     named = {name: getattr(profile.curve, name) for name in StepCurve.__dataclass_fields__}
     return StepCurve(**(named | drafts))
+
+
+def test_a_step_of_more_requests_takes_longer(profile):
+    curve = with_blocks(profile, target=stairs())
+    # Bucket 16: 3 s for 200 visible tokens of two requests, 0.1 s for each request more.
+    assert float(curve.step_time_s(9)) == float(curve.step_time_s(9, num_requests=2)) == 3.0
+    np.testing.assert_allclose(curve.step_time_s([9, 9], 1200, num_requests=[2, 7]), [4.0, 4.5])
+    np.testing.assert_allclose(curve.step_lines([9, 12], num_requests=7)[0], 3.3)
+    rounds = curve.round_time_s(9, num_requests=[2, 4], kv_tokens=200, longest_context=64, drafts=False)
+    verify = curve.verification_time_s([2, 4], 9)
+    np.testing.assert_allclose(rounds - verify, [3.0, 3.2])
+    point = Measurement(TARGET, 16, 12, 5, 45, 237, False, (1.0,))
+    assert curve.predict(point) == pytest.approx(3.0 + 37 * 0.001 - 16 * 0.01 + 3 * 0.1)
 
 
 WHOLE, ONE, SAMPLED, SAMPLED_ONE = ([0.010, 0.020], [0.004, 0.008], [0.016, 0.032], [0.005, 0.010])

@@ -24,6 +24,13 @@ def curve() -> StepCurve:
     return make_profile().curve
 
 
+@pytest.fixture(scope="module")
+def curve_of_dear_requests(curve: StepCurve) -> StepCurve:
+    """Where a request costs up to a third of a step, and less beside more tokens."""
+    reference_requests, request_s = np.array([1, 1, 1, 1, 2, 4]), np.array([4, 4, 4, 3, 2, 1]) * 1e-3
+    return replace(curve, target=replace(curve.target, reference_requests=reference_requests, request_s=request_s))
+
+
 def brute_force(curve: StepCurve, survival: list[float], requests: int, *, scope: str, sampled: bool) -> int:
     best, best_rate = 0, 0.0
     for length in range(GAMMA + 1):
@@ -31,7 +38,7 @@ def brute_force(curve: StepCurve, survival: list[float], requests: int, *, scope
         if tokens > curve.max_batch_tokens:
             break
         seen = requests * CONTEXT + tokens
-        time = float(curve.step_time_s(tokens, seen))
+        time = float(curve.step_time_s(tokens, seen, num_requests=requests))
         if scope == "round":
             time += float(curve.verification_time_s(requests, tokens, sampled=sampled))
             if length:
@@ -46,12 +53,13 @@ def brute_force(curve: StepCurve, survival: list[float], requests: int, *, scope
 @pytest.mark.parametrize("scope", ["round", "target"])
 @pytest.mark.parametrize("survival", SURVIVAL.values(), ids=SURVIVAL.keys())
 def test_equals_brute_force_at_every_number_of_requests(
-    curve: StepCurve, survival: list[float], scope: str, sampled: bool
+    curve: StepCurve, curve_of_dear_requests: StepCurve, survival: list[float], scope: str, sampled: bool
 ) -> None:
-    ranges = best_lengths(curve, survival, scope=scope, sampled=sampled)
-    found = {r: part.length for part in ranges for r in range(part.first, part.last + 1)}
-    expected = {r: brute_force(curve, survival, r, scope=scope, sampled=sampled) for r in range(1, 5)}
-    assert found == expected
+    for each in (curve, curve_of_dear_requests):
+        ranges = best_lengths(each, survival, scope=scope, sampled=sampled)
+        found = {r: part.length for part in ranges for r in range(part.first, part.last + 1)}
+        expected = {r: brute_force(each, survival, r, scope=scope, sampled=sampled) for r in range(1, 5)}
+        assert found == expected
 
 
 def test_ranges_join_and_cover_every_number_of_requests_once(curve: StepCurve) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from profile_samples import AT_ZERO_S, BUCKETS, PER_KV_TOKEN_S, measurement, reference_load, target_measurements
+from scipy.optimize import linprog
 
 from dspark.profiles import TARGET, Measurement, ProfileError, fit_alike, fit_staircase, prediction_error
 
@@ -28,19 +29,97 @@ def test_recovers_a_staircase_and_its_slopes(noise, tolerance):
     )
 
 
-@pytest.mark.parametrize("slopes", [(2e-7, 0.0), (0.0, 3e-6), (1e-7, 2e-6)], ids=["total", "longest", "both"])
-def test_the_longest_request_is_told_apart_from_all_requests_together(slopes):
+def points_of(bucket, slopes, *, requests, contexts, constant=0.001):
+    """A full bucket's points by a law: seconds a visible KV token, a token of the longest request, and a request."""
     points = []
-    for requests in (2, 8):
-        for context in (100, 500):
-            kv_tokens, longest = requests * context + 8, context + 8 // requests
-            time_s = 0.001 + slopes[0] * kv_tokens + slopes[1] * longest
-            points.append(measurement(TARGET, 8, 8, requests, context, kv_tokens, [time_s]))
-    stairs = fit_staircase(
-        points, unit="tokens", load_unit="KV", reference_load=lambda _: 1000, reference_longest=lambda _: 300
+    for number in requests:
+        for context in contexts:
+            sizes = (number * context + bucket, context - (-bucket // number), number)
+            time_s = constant + float(np.dot(slopes, sizes))
+            points.append(measurement(TARGET, bucket, bucket, number, context, sizes[0], [time_s]))
+    return points
+
+
+def fit_all(points):
+    """With all three slopes; a bucket's times are for 1000 KV tokens of 3 requests, the longest of which sees 300."""
+    return fit_staircase(
+        points,
+        unit="tokens",
+        load_unit="KV",
+        reference_load=lambda _: 1000,
+        reference_longest=lambda _: 300,
+        reference_requests=lambda _: 3,
     )
-    np.testing.assert_allclose([stairs.load_s[0], stairs.longest_s[0]], slopes, rtol=1e-6, atol=1e-15)
-    np.testing.assert_allclose(stairs.time_s, 0.001 + 1000 * slopes[0] + 300 * slopes[1])
+
+
+def slopes_of(stairs):
+    """[B, 3]"""
+    return np.stack([stairs.load_s, stairs.longest_s, stairs.request_s], axis=1)
+
+
+LAWS = {
+    "none": (0.0, 0.0, 0.0),
+    "total": (2e-7, 0.0, 0.0),
+    "longest": (0.0, 3e-6, 0.0),
+    "requests": (0.0, 0.0, 4e-5),
+    "total and longest": (1e-7, 2e-6, 0.0),
+    "total and requests": (1e-7, 0.0, 5e-5),
+    "all": (1e-7, 2e-6, 5e-5),
+}
+
+
+@pytest.mark.parametrize("contexts", [(100, 500), (100, 300, 500)], ids=["enough points", "points to spare"])
+@pytest.mark.parametrize("slopes", LAWS.values(), ids=LAWS.keys())
+def test_what_all_requests_the_longest_and_each_cost_is_told_apart(slopes, contexts):
+    stairs = fit_all(points_of(8, slopes, requests=(2, 8), contexts=contexts))
+    np.testing.assert_allclose(slopes_of(stairs)[0], slopes, rtol=1e-6)
+    # Flat where the law is: not merely nearly so.
+    assert (slopes_of(stairs)[0] == 0).tolist() == [slope == 0 for slope in slopes]
+    np.testing.assert_allclose(stairs.time_s, 0.001 + np.dot(slopes, (1000, 300, 3)))
+    np.testing.assert_allclose(stairs.time_at(5, 4000, longest=700, requests=6), 0.001 + np.dot(slopes, (4000, 700, 6)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_law_of_the_kind_has_a_smaller_error_at_noisy_points(seed):
+    rng = np.random.default_rng(seed)
+    points = [
+        measurement(TARGET, 8, 8, m.num_requests, m.context_tokens, m.kv_tokens, [m.median_s * rng.uniform(0.8, 1.2)])
+        for m in points_of(8, LAWS["all"], requests=(1, 3, 8), contexts=(100, 300, 700))
+    ]
+    sizes = np.array([(1, m.kv_tokens, m.context_tokens - (-8 // m.num_requests), m.num_requests) for m in points])
+    times = np.array([m.median_s for m in points])
+    # Least sum of relative errors as a linear programme: four parameters and one error a point, none below zero.
+    shares, errors = sizes / times[:, None], np.eye(len(points))
+    bounded = np.block([[shares, -errors], [-shares, -errors]])
+    cost = np.concatenate([np.zeros(4), np.ones(len(points))])
+    least = linprog(cost, A_ub=bounded, b_ub=np.concatenate([np.ones(len(points)), -np.ones(len(points))]))
+    assert least.status == 0 and least.x[0] > 0
+    stairs = fit_all(points)
+    found = stairs.time_at(8, sizes[:, 1], longest=sizes[:, 2], requests=sizes[:, 3])
+    assert np.abs(found / times - 1).sum() == pytest.approx(least.fun, rel=1e-7)
+
+
+def test_a_bucket_of_too_few_points_takes_the_nearest_ones_slopes():
+    near, far = (1e-7, 2e-6, 5e-5), (3e-7, 1e-6, 9e-5)
+    # Two contexts of equally many requests tell one slope, which need not be the other bucket's.
+    own = (1.5e-7, *near[1:])
+    points = [
+        *points_of(8, near, requests=(2, 8), contexts=(100, 500)),
+        *points_of(16, own, requests=(2,), contexts=(100, 500), constant=0.002),
+        *points_of(32, far, requests=(8,), contexts=(300,), constant=0.003),
+        *points_of(64, far, requests=(8, 64), contexts=(100, 500), constant=0.004),
+    ]
+    stairs = fit_all(points)
+    np.testing.assert_allclose(slopes_of(stairs), [near, own, far, far], rtol=1e-6)
+    at_zero = stairs.time_s - slopes_of(stairs) @ (1000, 300, 3)
+    np.testing.assert_allclose(at_zero, [0.001, 0.002, 0.003, 0.004], rtol=1e-6)
+
+
+def test_a_bucket_of_too_few_points_keeps_its_own_slope_where_the_nearest_ones_do_not_fit():
+    points = points_of(8, LAWS["all"], requests=(2, 8), contexts=(100, 500))
+    # 400 tokens more of the longest request would be 0.8 ms by the other bucket, and are 0.08 ms here.
+    points += points_of(16, (1e-7, 0.0, 0.0), requests=(2,), contexts=(100, 500))
+    np.testing.assert_allclose(slopes_of(fit_all(points)), [LAWS["all"], (1e-7, 0, 0)], rtol=1e-6, atol=1e-18)
 
 
 def test_one_disturbed_point_moves_nothing():
@@ -133,3 +212,7 @@ def test_one_point_a_bucket_is_enough_where_the_slopes_are_known():
     np.testing.assert_allclose(stairs.time_at(BUCKETS, np.array(loads) + 4000), farther)
     with pytest.raises(ProfileError, match="a measured point in every bucket"):
         fit_alike(points[1:], like)
+    law = (1e-7, 2e-6, 5e-5)
+    like = fit_all(points_of(8, law, requests=(2, 8), contexts=(100, 500)))
+    alike = fit_alike(points_of(8, law, requests=(4,), contexts=(200,), constant=0.005), like)
+    np.testing.assert_allclose(alike.time_at(8, 900, longest=80, requests=7), 0.005 + np.dot(law, (900, 80, 7)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from refusals import assert_reads_well
 from dspark.profiles import (
     ModelShape,
     ProfileError,
+    Staircase,
     check_conditions,
     load_profile,
     profile_from_dict,
@@ -52,11 +57,30 @@ def test_a_key_that_stands_twice_is_refused_by_name(profile, tmp_path, name):
         load_profile(tmp_path / "profile.json")
 
 
-def test_a_file_of_before_shorter_and_sampled_blocks_were_measured(profile):
-    document = profile_to_dict(profile)
-    for name in ("draft_one", "draft_sampled", "draft_sampled_one"):
-        assert document["curve"].pop(name) is None
-    assert profile_to_dict(profile_from_dict(document)) == profile_to_dict(profile)
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_a_reader_of_the_file_gets_the_same_times_by_the_documented_law(name):
+    profile, rng = load_profile(shipped_profiles()[name]), np.random.default_rng(0)
+    document = json.loads(shipped_profiles()[name].read_text())["curve"]
+    for _ in range(200):
+        requests, context = int(rng.integers(1, 33)), int(rng.integers(0, 4000))
+        tokens = int(rng.integers(requests, 8 * requests + 1))
+        load, longest = requests * context + tokens, context + -(-tokens // requests)
+        stairs = document["target_long" if longest > document["long_context_tokens"] else "target"]
+        i = next(i for i, bucket in enumerate(stairs["buckets"]) if bucket >= tokens)
+        expected = stairs["time_s"][i]
+        for slope, at, size in (
+            ("load_s", "reference_load", load),
+            ("longest_s", "reference_longest", longest),
+            ("request_s", "reference_requests", requests),
+        ):
+            expected += stairs[slope][i] * (size - stairs[at][i])
+        found = profile.curve.step_time_s(tokens, load, num_requests=requests, longest_context=longest)
+        assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_column_of_a_staircase_is_in_the_schema():
+    schema = inspect.getdoc(sys.modules[profile_to_dict.__module__])
+    assert [f.name for f in fields(Staircase) if not re.search(rf"\b{f.name}\b", schema)] == []
 
 
 def test_a_profile_without_a_drafter(profile, tmp_path):
@@ -73,8 +97,10 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
     ("change", "message"),
     [
         (lambda d: d.pop("format"), "is no profile"),
-        (lambda d: d.update(version=2), "version 2 of the format; this dspark reads 1"),
+        (lambda d: d.update(version=1), "version 1 of the format; this dspark reads 2"),
         (lambda d: d["curve"]["target"].pop("time_s"), "damaged: `curve.target.time_s` is missing"),
+        (lambda d: d["curve"]["target"].pop("request_s"), "damaged: `curve.target.request_s` is missing"),
+        (lambda d: d["curve"].pop("draft_one"), "damaged: `curve.draft_one` is missing"),
         (
             lambda d: d["curve"]["target"].update(buckets=[3, 2, 1, 4, 5, 6]),
             "`curve.target`: buckets are not incr",
@@ -128,7 +154,7 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
         ),
         (lambda d: d["measurements"][1].update(num_tokens=2**40), r"`measurements\[1\]`: .* more than 2147483648 tok"),
     ],
-    ids=range(31),
+    ids=range(33),
 )
 def test_damage_is_one_sentence(profile, change, message):
     document = profile_to_dict(profile)

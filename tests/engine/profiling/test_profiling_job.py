@@ -18,9 +18,14 @@ def test_a_timer_that_follows_a_formula_is_recovered(engine, gpu):
     curve, scale = profile.curve, 1 if gpu else 2
     assert curve.target.buckets.tolist() == [1, 4, 8, 16, 32]
     # Full blocks of 8 tokens, each request behind 256.
-    kv_tokens = 256 * -(-curve.target.buckets // 8) + curve.target.buckets
-    np.testing.assert_allclose(curve.target.time_s, scale * (0.001 * curve.target.buckets + 1e-7 * kv_tokens))
+    requests = -(-curve.target.buckets // 8)
+    kv_tokens = 256 * requests + curve.target.buckets
+    at_reference_s = 0.001 * curve.target.buckets + 1e-7 * kv_tokens + 2e-5 * requests
+    np.testing.assert_allclose(curve.target.time_s, scale * at_reference_s)
     np.testing.assert_allclose(curve.target.load_s, scale * 1e-7)
+    # Of 1 and 32 tokens there is one number of requests, so that the others' points tell what one costs.
+    np.testing.assert_allclose(curve.target.request_s, scale * 2e-5)
+    assert curve.target.reference_requests.tolist() == requests.tolist()
     assert curve.draft is not None
     for steps in (1, 3, 7):
         for sampled in (False, True):
@@ -48,9 +53,10 @@ def test_times_either_side_of_the_context_at_which_attention_changes_are_told_ap
         kv_tokens = requests * context + tokens
         longest = context - (-tokens // requests)
         bucket = next(b for b in timer.token_buckets if b >= tokens)
-        expected = 0.001 * bucket + 0.004 * (longest > 512) + 1e-7 * kv_tokens
+        expected = 0.001 * bucket + 0.004 * (longest > 512) + 1e-7 * kv_tokens + 2e-5 * requests
         if capacity == 40_000 or bucket <= 8:
-            assert float(curve.step_time_s(tokens, kv_tokens, longest_context=longest)) == pytest.approx(expected)
+            found = curve.step_time_s(tokens, kv_tokens, num_requests=requests, longest_context=longest)
+            assert float(found) == pytest.approx(expected)
     assert profile.validation.num_points > 3
     if capacity == 40_000:
         for steps, sampled, each in ((7, False, 0.00034), (1, False, 0.00022), (4, True, 0.0004)):

@@ -83,7 +83,7 @@ class Impatient(RoundPlanner):
 def curve(times: np.ndarray, one_s: float | None) -> StepCurve:
     def stairs(buckets: list[int], times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(buckets), dtype=int)
-        return Staircase("tokens", "none", buckets, times, times, times, *2 * (zeros, zeros.astype(float)))
+        return Staircase("tokens", "none", buckets, times, times, times, *3 * (zeros, zeros.astype(float)))
 
     small = stairs([1, 2], np.array([1e-9, 1e-9]))
     return StepCurve(

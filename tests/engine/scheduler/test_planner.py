@@ -22,7 +22,7 @@ def make_curve(*, draft_s: float = 0.05, step_s: np.ndarray | None = None, one_s
 
     def stairs(buckets: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(buckets), dtype=int)
-        return Staircase("tokens", "none", buckets, times, times, times, *2 * (zeros, zeros.astype(float)))
+        return Staircase("tokens", "none", buckets, times, times, times, *3 * (zeros, zeros.astype(float)))
 
     requests = np.array([1, 2, 4, 8, 16, 32, 64])
     return StepCurve(

@@ -26,7 +26,7 @@ def device_curve(*, draft: float = 1.0, drafts: tuple[float, float, float] | Non
     def stairs(at: np.ndarray, times: np.ndarray) -> Staircase:
         zeros = np.zeros(len(at), dtype=int)
         none = zeros.astype(float)
-        return Staircase("tokens", "none", at, times, times, times, zeros, none, zeros, none)
+        return Staircase("tokens", "none", at, times, times, times, *3 * (zeros, none))
 
     block_s = draft * (1.5e-4 + 1.2e-6 * requests)
     names = ("draft_one", "draft_sampled", "draft_sampled_one")

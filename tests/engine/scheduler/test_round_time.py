@@ -32,6 +32,24 @@ def test_every_batch_size_takes_what_the_curve_says(requests: int, sampled: bool
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("requests", [1, 3, 4])
+def test_requests_take_their_time_whatever_is_verified(requests: int) -> None:
+    request_s = np.array([1, 2, 3, 4, 5, 6]) * 1e-3
+    target = replace(CURVE.target, reference_requests=np.array([1, 1, 1, 1, 2, 4]), request_s=request_s)
+    clock = RoundClock(replace(CURVE, target=target), adapt=False)
+    load = RoundLoad(requests, 700 * requests)
+    # CURVE, in which requests cost nothing, plus what a request costs times those that the bucket's reference has not.
+    extra = {bucket: 1e-3 * (i + 1) * (requests - max(1, bucket // 8)) for i, bucket in enumerate((1, 2, 4, 8, 16, 32))}
+    without = RoundClock(CURVE, adapt=False)
+    expected = [extra[next(b for b in extra if b >= tokens)] for tokens in range(requests, 33)]
+    found = clock.step_times_s(load, most_tokens=32) - without.step_times_s(load, most_tokens=32)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    for tokens in (requests, 9, 32):
+        parts, before = (c.parts(load, num_tokens=tokens, steps=0)[0] for c in (clock, without))
+        assert parts.target_s - before.target_s == pytest.approx(expected[tokens - requests], abs=1e-12)
+        assert parts.verify_s == before.verify_s
+
+
 def test_one_batch_size() -> None:
     clock = RoundClock(CURVE, adapt=False)
     times = clock.step_times_s(RoundLoad(3, 900), most_tokens=3)
@@ -48,7 +66,7 @@ def test_drafting_sees_its_own_block() -> None:
 def test_long_contexts_have_their_own_times() -> None:
     def stairs(seconds: float) -> Staircase:
         time = [seconds, 2 * seconds]
-        return Staircase("tokens", "visible KV tokens", [4, 8], time, time, time, *2 * ([0, 0], [0.0, 0.0]))
+        return Staircase("tokens", "visible KV tokens", [4, 8], time, time, time, *3 * ([0, 0], [0.0, 0.0]))
 
     curve = StepCurve(
         target=stairs(0.01),
