@@ -11,6 +11,7 @@ from dspark.engine.ngram.scheduling import LookupScheduler
 from dspark.engine.orders import RoundOrder
 from dspark.engine.round_bounds import is_alike, round_load, useful_steps
 from dspark.engine.scheduler.allocation import allocate
+from dspark.engine.scheduler.block_gains import RECENT_BLOCKS
 from dspark.engine.scheduler.history import HistoryView
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
@@ -120,14 +121,13 @@ class PlannedScheduler:
         self._causal = policy.causal
         self._temperatures = temperatures  # [G]
         self._plan: RoundPlan | None = None  # the newest
-        self._planned_caps = 0  # drafted tokens that its requests might verify, in all
         self._rounds_kept = 0  # that it is yet to be kept for
         self._rounds = 1  # since it was made, the next one included
         # Slots whose newest block's confidence is on its way (None: they had no block).
         self._awaited: tuple[np.ndarray, Download | None] | None = None
         self._reads_block = False  # is the confidence of the block at hand wanted
         self._has_news = False  # did confidence come since the newest plan was made
-        self._launched: tuple[np.ndarray, np.ndarray] | None = None  # slots [R] of the round at hand, and their caps
+        self._launched: np.ndarray | None = None  # slots [R] of the round at hand
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
@@ -135,7 +135,7 @@ class PlannedScheduler:
         steps, caps = useful_steps(self._slots, rows, planned)
         if self._causal:
             return self._causal_order(rows, steps, caps)
-        self._launched = rows, caps
+        self._launched = rows
         if self._plan is not None and self._goes_for(self._plan, rows, steps, caps):
             return self._kept_order(self._plan, rows, steps, caps)
         self._process()
@@ -155,16 +155,22 @@ class PlannedScheduler:
         return RoundOrder(order.steps, allocate(found, order.lengths, budget=plan.budget), plan=plan)
 
     def look_ahead(self) -> None:
-        """The round is launched: replace a plan that has been kept long enough, if an older block is there to rest on.
+        """The round is launched: learn from an older block, and replace a plan that has been kept long enough.
 
         The round at hand was launched by the old plan, so its block may not come into the new one any more than those
         of the rounds that the new one will be for.
         """
-        if self._launched is None or self._reads_block or self._rounds_kept or self._awaited is None:
+        if self._launched is None or self._plan is None or self._reads_block or self._awaited is None:
             return
+        has_block = self._awaited[1] is not None
         self._process()
-        rows, caps = self._launched
-        self._new_plan(rows, self._slots.history.latest(rows), caps)
+        view = self._slots.history.latest(self._launched)
+        if self._rounds_kept:
+            self._planner.learn(view.hazards[view.known] if has_block else view.hazards[:0, :0])
+            self._has_news = False
+        else:
+            # For rounds to come: requests that end now are followed by others.
+            self._new_plan(self._launched, view, np.full(len(self._launched), self._plan.next_steps))
 
     def _causal_order(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         self._slots.history.schedule(rows, drafted=steps > 0)
@@ -176,27 +182,29 @@ class PlannedScheduler:
 
     def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> bool:
         """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
-        if self._rounds_kept == 0 or steps != plan.next_steps:
-            return False
-        # Where there is more to choose from, it may choose too little; where there is less, its budget is cut.
-        most_caps = (1 + _SIMILAR_LOAD) * self._planned_caps
-        return is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD) and int(caps.sum()) <= most_caps
+        # Where nobody has a use for a block the plan waits for those that come next.
+        goes_on = steps in (plan.next_steps, 0)
+        return self._rounds_kept > 0 and goes_on and is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD)
 
     def _kept_order(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         self._rounds += 1
-        budget = min(max(plan.num_tokens - len(rows), 0), int(caps.sum()))
-        as_planned = is_alike(self._slots, rows, plan.load) and len(rows) + budget == plan.num_tokens
-        if as_planned:
+        alike = is_alike(self._slots, rows, plan.load)
+        if alike:
             self._rounds_kept -= 1
         else:
             # The next plan is wanted as soon as there is a block to rest on.
             self._rounds_kept = 0 if self._awaited is not None else 1
-        self._reads_block = self._awaited is None and self._rounds_kept <= 1
-        if self._reads_block:
-            # It is kept for one round more, behind which the confidence is there.
-            self._rounds_kept = 1
+        ends = self._rounds_kept <= 1
+        self._reads_block = False
+        if self._awaited is None and steps == plan.next_steps and (ends or len(rows) < RECENT_BLOCKS):
+            # Few requests give few blocks: each is looked at. With many, the last before the next plan.
             self._read_block(rows, steps)
-        # Of other requests, what it expects is not what they give: nothing is to be learned from that.
+        if ends and (self._reads_block or self._awaited is None):
+            # Kept for one round more, behind which the confidence is there.
+            self._rounds_kept = 1
+        budget = min(max(plan.num_tokens - len(rows), 0), int(caps.sum()))
+        # Of other requests or fewer tokens, what it expects is not what they give: nothing is to be learned from that.
+        as_planned = alike and len(rows) + budget == plan.num_tokens
         return RoundOrder(steps, caps, budget=budget, plan=plan if as_planned else None)
 
     def _read_block(self, rows: np.ndarray, steps: int) -> None:
@@ -226,6 +234,8 @@ class PlannedScheduler:
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and not self._causal and self._planner.is_informed
-        self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps else 0
-        self._plan, self._planned_caps = plan, int(caps.sum())
+        # A plan for requests that end is none for those that follow them.
+        lasts = int(caps.sum()) >= (1 - _SIMILAR_LOAD) * len(rows) * plan.next_steps
+        self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps and lasts else 0
+        self._plan = plan
         return plan

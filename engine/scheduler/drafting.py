@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 _MARGIN = 0.003  # of throughput by which another choice has to be ahead
 _PATIENCE = 0.5  # rounds' worth of throughput that it has to be ahead by in sum
+_MOST_ROUNDS = 8  # that one comparison speaks for
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
 _DEBT = 4.0  # probes that a change of the load may take in advance
@@ -22,7 +23,7 @@ def draft_lengths(gamma: int) -> tuple[int, ...]:
 
 
 class DraftChoice:
-    """A state machine that stands at one block length, or at none, fed once a round with what each is worth.
+    """A state machine that stands at one block length, or at none, fed every few rounds with what each is worth.
 
     It changes to another length when that has been ahead for long enough: advantages beyond a margin are added up, and
     noise about zero never adds up. A block tells what shorter ones would be worth, and nothing of longer ones. So while
@@ -64,7 +65,7 @@ class DraftChoice:
             draft_s: what the block adds to them: 0 and each length's.
             rounds: that went by since the last time, this one included.
         """
-        self._compare(log_worth)
+        self._compare(log_worth, min(rounds, _MOST_ROUNDS))
         present, at = log_worth[self._at], self._at
         regret = max(1 - math.exp(present - max(log_worth[:at])), 0.0) if at else 0.0
         probe_s = max(draft_s[-1] - draft_s[at], 0.0)
@@ -81,10 +82,10 @@ class DraftChoice:
         self._probed_requests = num_requests
         return self._lengths[-1]
 
-    def _compare(self, log_worth: Sequence[float]) -> None:
+    def _compare(self, log_worth: Sequence[float], rounds: int) -> None:
         present = log_worth[self._at]
         for i, worth in enumerate(log_worth):
-            self._ahead[i] = max(self._ahead[i] + worth - present - _MARGIN, 0.0)
+            self._ahead[i] = max(self._ahead[i] + rounds * (worth - present - _MARGIN), 0.0)
         most = max(self._ahead)
         if most > _PATIENCE:
             self._at = self._ahead.index(most)

@@ -137,6 +137,10 @@ class RoundPlanner:
             curve=curve,
         )
 
+    def learn(self, hazards: HazardArray) -> None:
+        """Take in blocks [R, k] that no plan rests on; [R, 0]: there were none, where some might have been."""
+        self._learn(hazards, was_drafted=hazards.shape[1] > 0)
+
     def observe(
         self,
         plan: RoundPlan,

@@ -250,10 +250,37 @@ def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest
     # All alike, so that little but its age ends a plan.
     asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
     list(engine.generate(asked))
-    behind = happened[happened.index("look_ahead") :]
-    at_once = sum(pair == ("order", "plan") for pair in itertools.pairwise(behind))
-    meanwhile = sum(pair == ("look_ahead", "plan") for pair in itertools.pairwise(behind))
-    assert meanwhile > 2 and meanwhile > at_once
+    pairs = list(itertools.pairwise(happened))
+    # Before the first of them every round is planned, to learn what blocks are worth.
+    steady = pairs[pairs.index(("look_ahead", "plan")) :]
+    assert steady.count(("look_ahead", "plan")) > 5 > steady.count(("order", "plan"))
+
+
+@DEPTHS
+def test_requests_one_after_the_other_keep_a_plan_and_tell_of_most_blocks(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = planned_engine(causal=False, depth=depth, concurrency=1)
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
+    happened: list[str] = []
+    for owner, name in (
+        *((PlannedScheduler, "order"), (PlannedScheduler, "look_ahead")),
+        *((RoundPlanner, "plan"), (BlockGains, "take_in")),
+    ):
+        note_calls(monkeypatch, owner, name, happened)
+    orders = watched_orders(monkeypatch)
+    asked = [Request(i, prompt, SamplingParams(max_tokens=40, ignore_eos=True)) for i, prompt in enumerate(prompts())]
+    list(engine.generate(asked))
+    pairs = list(itertools.pairwise(happened))
+    # Every round is planned until 32 blocks were seen.
+    steady = pairs[pairs.index(("look_ahead", "plan")) :]
+    rounds = sum(first == "order" for first, _ in steady)
+    assert rounds > 50 and steady.count(("order", "plan")) < 0.1 * rounds
+    # One is looked at while the one before is on its way.
+    assert 0.35 * rounds < sum(first == "take_in" for first, _ in steady) < 0.6 * rounds
+    # What a plan for the last tokens of a request verifies is not for the next one.
+    whole = [order for order in orders[40:] if order.lengths.min(initial=GAMMA) == GAMMA]
+    assert np.mean([order.budget for order in whole]) > 0.9 * max(order.budget for order in whole)
 
 
 @DEPTHS

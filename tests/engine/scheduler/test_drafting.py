@@ -73,6 +73,18 @@ def test_a_small_lasting_disadvantage_is_noticed() -> None:
     assert world.first(False, after=0) < 100
 
 
+def test_a_comparison_of_several_rounds_counts_for_them() -> None:
+    """Whoever asks every fourth round learns of a disadvantage as soon as who asks in each, give or take those four."""
+    changed = []
+    for rounds in (1, 4):
+        choice, went_by = DraftChoice([7]), 0
+        while choice.steps:
+            choice.decide((0.0, -0.03), num_requests=64, round_s=ROUND_S, draft_s=(0.0, PROBE_S), rounds=rounds)
+            went_by += rounds
+        changed.append(went_by)
+    assert changed[0] <= changed[1] < changed[0] + 4
+
+
 def test_noise_about_zero_does_not_flip_the_choice() -> None:
     rng = np.random.default_rng(1)
     choice, stood = DraftChoice([7]), []
