@@ -44,6 +44,7 @@ class RoundMetrics:
     bucket: int  # packed tokens that the batch was padded to
     emitted: int
     wasted_tokens: int  # packed tokens of requests that had ended
+    drafted_tokens: int  # of all requests; the block that the round began with
     expected_tokens: float | None
     predicted_s: float | None
     predicted_step_s: float | None  # of it the target's step
@@ -104,6 +105,7 @@ class RoundMeter:
                     bucket=flight.bucket,
                     emitted=landed.emitted,
                     wasted_tokens=landed.wasted_tokens,
+                    drafted_tokens=int(flight.order.drafted.sum()),
                     expected_tokens=None if plan is None else plan.expected_tokens,
                     predicted_s=None if plan is None else plan.expected.round_s,
                     predicted_step_s=None if plan is None else plan.expected.target_s,

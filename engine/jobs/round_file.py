@@ -27,6 +27,7 @@ _COLUMNS = (
     ("batch_tokens", "int32", "batch_tokens"),
     ("bucket", "int32", "bucket"),
     ("wasted_tokens", "int32", "wasted_tokens"),
+    ("drafted_tokens", "int32", "drafted_tokens"),
     ("expected_tokens", "float64", "expected_tokens"),
     ("emitted_tokens", "int32", "emitted"),
     ("predicted_step_s", "float64", "predicted_step_s"),

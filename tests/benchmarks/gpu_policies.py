@@ -7,8 +7,9 @@
 Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored; the first
 ones are cut at other lengths each, so that requests come and go evenly from the start. What counts lies between two
 completions, about `--seconds` apart, once every graph has run. Policies of one concurrency take turns, so that a drift
-of the machine falls on all of them. A cell is the mean of its repeats, with half the distance between the lowest and
-the highest.
+of the machine falls on all of them, one temperature after the other: what a planner learnt at one is forgotten at the
+next, as in a run of its own. A cell is the mean of its repeats, with half the distance between the lowest and the
+highest. The rounds of what counts are summed up in `--json`.
 
 `--impose` gives the target and a drafter random weights, prompts of random tokens, and the acceptance of recorded
 rounds (see `imposed_acceptance`).
@@ -37,11 +38,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from imposed_acceptance import RecordedRounds, imposed
 
 from dspark.engine import Engine, EngineConfig, Request, SamplingParams
+from dspark.engine.artefacts import make_planner
 from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import DEFAULT_DRAFTER, DEFAULT_TARGET
 from dspark.engine.models.dummy import dummy_drafter, dummy_target
 from dspark.engine.models.resolve import resolve_drafter, resolve_target
 from dspark.engine.round_meter import RoundMetrics
+from dspark.engine.scheduler.policies import Planned
 
 POLICIES = ("none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal", "async")
 NEW_TOKENS, LONGEST = 256, 1024
@@ -52,7 +55,7 @@ Cell = tuple[int, float, str]  # concurrency, temperature, policy
 def tokens_per_s(
     engine: Engine, prompts: list[list[int]], temperature: float, seconds: float, seed: int, rounds: list[RoundMetrics]
 ) -> float:
-    """Of a window between two completions. `rounds` receives those of an engine that plans."""
+    """Of a window between two completions, whose rounds `rounds` receives: an empty list."""
 
     def rows() -> Iterator[Request]:
         for index in itertools.count():
@@ -61,7 +64,7 @@ def tokens_per_s(
             sampling = SamplingParams(temperature=temperature, max_tokens=length, ignore_eos=True, seed=seed + index)
             yield Request(index, prompts[index % len(prompts)], sampling)
 
-    engine.round_listener = None if engine.planner is None else rounds.append
+    engine.round_listener = rounds.append
     running = engine.generate(rows())
     started = time.perf_counter()
     points = []
@@ -69,27 +72,33 @@ def tokens_per_s(
         assert completion.error is None, completion.error
         now = time.perf_counter() - started
         if now > _SETTLING_S:
+            if not points:
+                first_round = len(rounds)
             points.append((now, engine.stats.emitted))
         if now > _SETTLING_S + seconds and len(points) > 1:
             break
     running.close()
     (first_s, first), (last_s, last) = points[0], points[-1]
+    del rounds[:first_round]
     return (last - first) / (last_s - first_s)
 
 
-def by_bucket(rounds: list[RoundMetrics]) -> list[dict[str, float]]:
-    """How rounds that were planned turned out: means over those of a bucket, milliseconds and tokens."""
-    found: dict[int, list[RoundMetrics]] = defaultdict(list)
+def summed_up(rounds: list[RoundMetrics]) -> list[dict[str, float]]:
+    """Means over the rounds of one bucket and block length, and over those of them that were measured."""
+    found: dict[tuple[int, int], list[RoundMetrics]] = defaultdict(list)
     for metrics in rounds:
-        if metrics.predicted_s is not None and metrics.measured_s is not None:
-            found[metrics.bucket].append(metrics)
-    names = ("requests", "batch_tokens", "expected_tokens", "emitted", "predicted_s", "measured_s")
-    steps = ("predicted_step_s", "measured_step_s")
-    return [
-        {"bucket": bucket, "rounds": len(some)}
-        | {name: statistics.mean(getattr(metrics, name) for metrics in some) for name in (*names, *steps)}
-        for bucket, some in sorted(found.items())
-    ]
+        found[metrics.bucket, metrics.drafted_tokens // max(metrics.requests, 1)].append(metrics)
+    rows = []
+    for (bucket, drafted), alike in sorted(found.items()):
+        row: dict[str, float] = {"bucket": bucket, "drafted_each": drafted, "rounds": len(alike)}
+        row |= {
+            name: statistics.mean(getattr(m, name) for m in alike) for name in ("requests", "batch_tokens", "emitted")
+        }
+        for name in ("expected_tokens", "predicted_s", "predicted_step_s", "measured_s", "measured_step_s"):
+            values = [value for m in alike if (value := getattr(m, name)) is not None]
+            row |= {name: statistics.mean(values), f"{name}_rounds": len(values)} if values else {}
+        rows.append(row)
+    return rows
 
 
 def built_in(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int]]]:
@@ -146,7 +155,7 @@ def measure(
     sizes = [int(size) for size in options.concurrency.split(",")]
     temperatures = [float(temperature) for temperature in options.temperatures.split(",")]
     cells: dict[Cell, list[float]] = defaultdict(list)
-    planned: dict[Cell, list[RoundMetrics]] = defaultdict(list)
+    recorded: dict[Cell, list[RoundMetrics]] = defaultdict(list)
     for size in sizes:
         engines = {}
         for policy in policies:
@@ -162,14 +171,16 @@ def measure(
                 ),
                 **(models or {}),
             )
-        for temperature, engine in itertools.product(temperatures, engines.values()):
-            tokens_per_s(engine, prompts, temperature, _SETTLING_S, seed=-1, rounds=[])
-        for repeat, temperature in itertools.product(range(options.repeats), temperatures):
-            for policy, engine in engines.items():
-                cell = (size, temperature, policy)
-                seed = 100_000 * repeat
-                speed = tokens_per_s(engine, prompts, temperature, options.seconds, seed, planned[cell])
-                cells[cell].append(speed)
+        for temperature in temperatures:
+            for engine in engines.values():
+                if isinstance(engine.policy, Planned):
+                    engine.planner = make_planner(engine, engine.policy)
+                tokens_per_s(engine, prompts, temperature, _SETTLING_S, seed=-1, rounds=[])
+            for repeat, (policy, engine) in itertools.product(range(options.repeats), engines.items()):
+                window: list[RoundMetrics] = []
+                speed = tokens_per_s(engine, prompts, temperature, options.seconds, 100_000 * repeat, window)
+                cells[size, temperature, policy].append(speed)
+                recorded[size, temperature, policy] += window
         engines.clear()
         gc.collect()
         torch.cuda.empty_cache()
@@ -177,8 +188,13 @@ def measure(
         if options.json:
             # Size by size: a run that is cut leaves what it has.
             rows = [
-                {"concurrency": c, "temperature": t, "policy": p, "tokens_per_s": speeds}
-                | ({"planned": by_bucket(planned[c, t, p])} if planned[c, t, p] else {})
+                {
+                    "concurrency": c,
+                    "temperature": t,
+                    "policy": p,
+                    "tokens_per_s": speeds,
+                    "rounds": summed_up(recorded[c, t, p]),
+                }
                 for (c, t, p), speeds in cells.items()
             ]
             options.json.write_text(json.dumps(rows) + "\n")

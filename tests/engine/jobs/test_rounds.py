@@ -17,6 +17,7 @@ ROUND = RoundMetrics(
     bucket=16,
     emitted=5,
     wasted_tokens=0,
+    drafted_tokens=14,
     expected_tokens=4.5,
     predicted_s=0.010,
     predicted_step_s=0.008,
