@@ -64,8 +64,6 @@ class DecodeLoop:
             if self.depth == 0:
                 self._land(0)
             launched = self._launch_round()
-            if launched:
-                self._scheduler.look_ahead()
             self._land(self.depth if launched else 0)
             while self._ledger.done:
                 yield self._ledger.done.popleft()
@@ -116,6 +114,7 @@ class DecodeLoop:
         slots.launch(rows, flight.most_ahead)
         self._launched_rounds += 1
         self._last_launch_was_a_round = True
+        self._scheduler.look_ahead(rows)
         return True
 
     def _land(self, most: int) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PLAN_LIFE_S = 8e-3
 # Share by which the number of requests may differ from a plan's until the next one is made.
 _SIMILAR_LOAD = 1 / 4
+# Share of the next blocks' tokens that a plan to be kept has room for at least: fewer mean that requests are ending.
+_WHOLE_BLOCKS = 3 / 4
 
 
 class RoundScheduler(Protocol):
@@ -39,8 +41,8 @@ class RoundScheduler(Protocol):
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted. Only policies that read it wait for the device here."""
 
-    def look_ahead(self) -> None:
-        """The round is launched: what can be decided of those to come while the device works on it."""
+    def look_ahead(self, rows: np.ndarray) -> None:
+        """The ordered round of slots `rows` [R] is launched: decide on those to come while the device works on it."""
 
 
 def make_scheduler(engine: Engine, slots: SlotTable) -> RoundScheduler:
@@ -57,7 +59,8 @@ def make_scheduler(engine: Engine, slots: SlotTable) -> RoundScheduler:
         )
     if isinstance(policy, Planned):
         assert engine.planner is not None, "a planned policy has a planner"
-        return PlannedScheduler(slots, engine.planner, policy, temperatures=engine.confidence_temperatures)
+        scheduler = CausalScheduler if policy.causal else AsyncScheduler
+        return scheduler(slots, engine.planner, temperatures=engine.confidence_temperatures)
     return PolicyScheduler(
         slots,
         policy,
@@ -96,7 +99,7 @@ class PolicyScheduler:
         )
         return RoundOrder(order.steps, self._capped(view))
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, rows: np.ndarray) -> None:
         """Nothing: every round is looked at alone."""
 
     def _capped(self, view: ScheduleView) -> np.ndarray:
@@ -104,83 +107,98 @@ class PolicyScheduler:
         return np.clip(self._policy.lengths(view), 0, view.caps)
 
 
-class PlannedScheduler:
-    """Follows a planner, which knows how long a round takes.
+class CausalScheduler:
+    """Follows a planner that reads the very block that it plans for, which the host waits for."""
 
-    `async`: the budget rests on an earlier block, whose confidence came back while its round ran, and the device
-    spends it on the block at hand. `causal`: both rest on the block at hand, which the host waits for.
-
-    What a plan rests on changes slowly: `async` keeps the capacity for a few milliseconds, as long as there are about
-    as many requests and drafting goes on as it did. The next plan is made while the device works on a round, of a block
-    whose confidence is there by then; only a plan that goes no longer is replaced while the device may wait.
-    """
-
-    def __init__(self, slots: SlotTable, planner: RoundPlanner, policy: Planned, *, temperatures: np.ndarray) -> None:
+    def __init__(self, slots: SlotTable, planner: RoundPlanner, *, temperatures: np.ndarray) -> None:
         self._slots = slots
         self._planner = planner
-        self._causal = policy.causal
+        self._temperatures = temperatures  # [G]
+        self._next_steps = planner.first_steps
+
+    def order(self, rows: np.ndarray) -> RoundOrder:
+        """The next round of slots `rows` [R], before its block is drafted."""
+        steps, caps = useful_steps(self._slots, rows, self._next_steps)
+        plan = None if steps else self._plan(rows, np.zeros((len(rows), 0), dtype=np.int32), caps)
+        return RoundOrder(steps, caps, plan=plan)
+
+    def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
+        """The same with the block drafted."""
+        found = hazards(Download(draft.confidence_logits).wait(), self._temperatures)
+        plan = self._plan(rows, found, order.lengths)
+        return RoundOrder(order.steps, allocate(found, order.lengths, budget=plan.budget), plan=plan)
+
+    def look_ahead(self, rows: np.ndarray) -> None:
+        """Nothing: no block is there that a round to come could be planned by."""
+
+    def _plan(self, rows: np.ndarray, found: np.ndarray, caps: np.ndarray) -> RoundPlan:
+        plan = self._planner.plan(found, caps, round_load(self._slots, rows))
+        self._next_steps = plan.next_steps
+        return plan
+
+
+class AsyncScheduler:
+    """Follows a planner that plans a round by earlier blocks, so that the host need not wait for the round's own.
+
+    A plan is how many drafted tokens are verified in all; the device spends that on the block at hand. What it rests on
+    changes slowly, so a plan is kept for a few milliseconds, as long as there are about as many requests and drafting
+    goes on as it did.
+
+    A block's confidence takes three steps: its round's `order` asks for it, `revise` has it copied to the host, and a
+    later round takes it in. One is under way at a time. Where the plan still goes, `look_ahead` of a later round takes
+    the block in while the device works, and learns from it or, at the plan's end, makes the next plan of it, for rounds
+    whose blocks are yet to be drafted. Where no plan goes, `order` takes in what is under way, asks for the block at
+    hand, and plans by what is older.
+    """
+
+    def __init__(self, slots: SlotTable, planner: RoundPlanner, *, temperatures: np.ndarray) -> None:
+        self._slots = slots
+        self._planner = planner
         self._temperatures = temperatures  # [G]
         self._plan: RoundPlan | None = None  # the newest
         self._rounds_kept = 0  # that it is yet to be kept for
         self._rounds = 1  # since it was made, the next one included
-        # Slots whose newest block's confidence is on its way (None: they had no block).
-        self._awaited: tuple[np.ndarray, Download | None] | None = None
         self._reads_block = False  # is the confidence of the block at hand wanted
-        self._has_news = False  # did confidence come since the newest plan was made
-        self._launched: np.ndarray | None = None  # slots [R] of the round at hand
+        # Slots [R] of the block whose confidence is under way, and that confidence; its None: they had no block.
+        self._awaited: tuple[np.ndarray, Download | None] | None = None
+        self._has_news = False  # was confidence taken in since the newest plan was made, and not learnt from
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
         planned = self._planner.first_steps if self._plan is None else self._plan.next_steps
         steps, caps = useful_steps(self._slots, rows, planned)
-        if self._causal:
-            return self._causal_order(rows, steps, caps)
-        self._launched = rows
-        if self._plan is not None and self._goes_for(self._plan, rows, steps, caps):
+        if self._plan is not None and self._goes_for(self._plan, rows, steps):
             return self._kept_order(self._plan, rows, steps, caps)
-        self._process()
-        self._read_block(rows, steps)
+        self._take_in()
+        self._ask_for_block(rows, steps)
         plan = self._new_plan(rows, self._slots.history.before(rows), caps)
         return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
-        if not self._causal:
-            if self._reads_block:
-                self._awaited = rows, Download(draft.confidence_logits)
-            return order
-        found = hazards(Download(draft.confidence_logits).wait(), self._temperatures)
-        self._slots.history.process(rows, found)
-        plan = self._new_plan(rows, HistoryView.of(found), order.lengths)
-        return RoundOrder(order.steps, allocate(found, order.lengths, budget=plan.budget), plan=plan)
+        if self._reads_block:
+            self._awaited = rows, Download(draft.confidence_logits)
+        return order
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, rows: np.ndarray) -> None:
         """The round is launched: learn from an older block, and replace a plan that has been kept long enough.
 
         The round at hand was launched by the old plan, so its block may not come into the new one any more than those
         of the rounds that the new one will be for.
         """
-        if self._launched is None or self._plan is None or self._reads_block or self._awaited is None:
+        if self._plan is None or self._reads_block or self._awaited is None:
             return
         has_block = self._awaited[1] is not None
-        self._process()
-        view = self._slots.history.latest(self._launched)
+        self._take_in()
+        view = self._slots.history.latest(rows)
         if self._rounds_kept:
             self._planner.learn(view.hazards[view.known] if has_block else view.hazards[:0, :0])
             self._has_news = False
         else:
             # For rounds to come: requests that end now are followed by others.
-            self._new_plan(self._launched, view, np.full(len(self._launched), self._plan.next_steps))
+            self._new_plan(rows, view, np.full(len(rows), self._plan.next_steps))
 
-    def _causal_order(self, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
-        self._slots.history.schedule(rows, drafted=steps > 0)
-        if steps > 0:
-            return RoundOrder(steps, caps)
-        self._slots.history.process(rows, None)
-        nothing = HistoryView.of(np.zeros((len(rows), 0), dtype=np.int32))
-        return RoundOrder(0, caps, plan=self._new_plan(rows, nothing, caps))
-
-    def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> bool:
+    def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int) -> bool:
         """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
         # Where nobody has a use for a block the plan waits for those that come next.
         goes_on = steps in (plan.next_steps, 0)
@@ -197,8 +215,8 @@ class PlannedScheduler:
         ends = self._rounds_kept <= 1
         self._reads_block = False
         if self._awaited is None and steps == plan.next_steps and (ends or len(rows) < RECENT_BLOCKS):
-            # Few requests give few blocks: each is looked at. With many, the last before the next plan.
-            self._read_block(rows, steps)
+            # Few requests give few blocks: once one is in, the next is asked for. With many, one before the plan ends.
+            self._ask_for_block(rows, steps)
         if ends and (self._reads_block or self._awaited is None):
             # Kept for one round more, behind which the confidence is there.
             self._rounds_kept = 1
@@ -207,15 +225,15 @@ class PlannedScheduler:
         as_planned = alike and len(rows) + budget == plan.num_tokens
         return RoundOrder(steps, caps, budget=budget, plan=plan if as_planned else None)
 
-    def _read_block(self, rows: np.ndarray, steps: int) -> None:
+    def _ask_for_block(self, rows: np.ndarray, steps: int) -> None:
         """The confidence of the block that is about to be drafted, or that there is none, is wanted."""
         self._reads_block = True
         self._slots.history.schedule(rows, drafted=steps > 0)
         if steps == 0:
             self._awaited = rows, None
 
-    def _process(self) -> None:
-        """Take in the confidence of the round before, of those requests that are still there."""
+    def _take_in(self) -> None:
+        """Wait for the confidence that is under way, and remember it of those requests that are still there."""
         if self._awaited is None:
             return
         (rows, confidence), history = self._awaited, self._slots.history
@@ -228,14 +246,15 @@ class PlannedScheduler:
 
     def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray) -> RoundPlan:
         load = round_load(self._slots, rows)
-        is_fresh = self._has_news or self._causal
-        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=is_fresh, rounds=self._rounds)
+        plan = self._planner.plan(
+            view.hazards, caps, load, known=view.known, is_fresh=self._has_news, rounds=self._rounds
+        )
         self._rounds, self._has_news = 1, False
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
-        keeps = was_steady and not self._causal and self._planner.is_informed
+        keeps = was_steady and self._planner.is_informed
         # A plan for requests that end is none for those that follow them.
-        lasts = int(caps.sum()) >= (1 - _SIMILAR_LOAD) * len(rows) * plan.next_steps
+        lasts = int(caps.sum()) >= _WHOLE_BLOCKS * len(rows) * plan.next_steps
         self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps and lasts else 0
         self._plan = plan
         return plan

@@ -14,8 +14,8 @@ from dspark.engine.scheduler.policies import LengthPolicy, Planned, ScheduleView
 from dspark.engine.scheduler.survival import hazards
 from dspark.engine.slots import SlotTable
 
-# While drafting does not pay, plans take place so often only: the few tenths of a millisecond that one takes the host
-# are then too little to notice, on a GPU too.
+# A plan is kept for so long while drafting does not pay: the few tenths of a millisecond that one takes the host are
+# then too little to notice, on a GPU too.
 _REST_S = 0.1
 
 
@@ -78,7 +78,7 @@ class LookupScheduler:
         """The same: it was known all along."""
         return order
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, rows: np.ndarray) -> None:
         """Nothing: every round rests on the text that the one before gave."""
 
     def _kept_plan(self, rows: np.ndarray) -> RoundPlan | None:

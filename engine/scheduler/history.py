@@ -24,11 +24,6 @@ class HistoryView:
     hazards: HazardArray
     known: NDArray[np.bool_]  # [R], was there a block at all
 
-    @classmethod
-    def of(cls, hazards: HazardArray) -> HistoryView:
-        """Of blocks that are all there, hazards [R, k]."""
-        return cls(hazards, np.ones(len(hazards), dtype=bool))
-
 
 class SurvivalHistory:
     """Two generations of hazards a request slot, and how many generations were scheduled and processed.

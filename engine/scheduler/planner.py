@@ -103,7 +103,7 @@ class RoundPlanner:
                 `causal` or `certain` those of that block itself, [R, 0] if it has none. k: tokens that were drafted.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
-            is_fresh: no plan rested on these hazards before.
+            is_fresh: they were not learnt from before; those of the block to be verified never were.
             rounds: since the last plan, this one included; between them the last one was followed.
 
         Raises:

@@ -22,7 +22,7 @@ from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
-from dspark.engine.scheduling import PlannedScheduler
+from dspark.engine.scheduling import AsyncScheduler
 
 __all__ = ["graph_device"]
 
@@ -245,7 +245,7 @@ def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest
     engine = planned_engine(causal=False, depth=depth)
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
     happened: list[str] = []
-    for owner, name in ((PlannedScheduler, "order"), (PlannedScheduler, "look_ahead"), (RoundPlanner, "plan")):
+    for owner, name in ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan")):
         note_calls(monkeypatch, owner, name, happened)
     # All alike, so that little but its age ends a plan.
     asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
@@ -264,7 +264,7 @@ def test_requests_one_after_the_other_keep_a_plan_and_tell_of_most_blocks(
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
     happened: list[str] = []
     for owner, name in (
-        *((PlannedScheduler, "order"), (PlannedScheduler, "look_ahead")),
+        *((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead")),
         *((RoundPlanner, "plan"), (BlockGains, "take_in")),
     ):
         note_calls(monkeypatch, owner, name, happened)
@@ -314,13 +314,13 @@ def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPat
 def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Orders of a planned scheduler, as they are given."""
     orders: list[Any] = []
-    own = PlannedScheduler.order
+    own = AsyncScheduler.order
 
-    def order(scheduler: PlannedScheduler, rows: np.ndarray) -> Any:
+    def order(scheduler: AsyncScheduler, rows: np.ndarray) -> Any:
         orders.append(own(scheduler, rows))
         return orders[-1]
 
-    monkeypatch.setattr(PlannedScheduler, "order", order)
+    monkeypatch.setattr(AsyncScheduler, "order", order)
     return orders
 
 
