@@ -55,8 +55,7 @@ class DraftGraphs:
     def _graph(self, bucket: int, context: int, sampled: bool, steps: int) -> Replay:
         wanted = (bucket, context, sampled, steps)
         if wanted not in self._graphs:
-            # Blocks of other lengths come soon, when nobody wants to wait for them.
-            for length in {steps, *self._memory.sizes.block_lengths}:
+            for length in self._memory.sizes.captured_with(steps):
                 self._add(bucket, context, sampled, length)
         return self._graphs[wanted]
 

@@ -27,10 +27,12 @@ class GraphSizes:
         """Packed tokens of a round at most."""
         return self.concurrency * (1 + self.steps)
 
-    @property
-    def block_lengths(self) -> tuple[int, ...]:
-        """Tokens of the blocks that graphs are made for together: whichever comes first, the others will follow."""
-        return tuple(sorted({*self.lengths, self.steps}))
+    def captured_with(self, steps: int) -> list[int]:
+        """Tokens of the blocks whose graphs are captured together once one of `steps` tokens is wanted.
+
+        The others come soon, when nobody wants to wait for them.
+        """
+        return sorted({steps, self.steps, *self.lengths})
 
     @property
     def row_fields(self) -> int:

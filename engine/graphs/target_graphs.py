@@ -110,13 +110,12 @@ class VerificationGraphs:
 
     def _graph(self, bucket: int, sampling: Sampling, steps: int) -> Replay:
         sizes = self._memory.sizes
-        lengths = {steps, *sizes.block_lengths}
+        together = sizes.captured_with(steps)
         if sampling is Sampling.GREEDY or not sizes.keeps_q:
             # Drafted tokens are certain and lie where those of whole blocks do: one graph does for all.
-            steps, lengths = sizes.steps, {sizes.steps}
+            steps, together = sizes.steps, [sizes.steps]
         if (bucket, sampling, steps) not in self._graphs:
-            # Blocks of other lengths come soon, when nobody wants to wait for them.
-            for length in lengths:
+            for length in together:
                 self._add(bucket, sampling, length)
         return self._graphs[bucket, sampling, steps]
 
