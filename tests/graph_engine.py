@@ -18,6 +18,7 @@ def make_pair_engine(
     graphs: bool,
     policy: Any = "fixed:7",
     planner: Any = None,
+    detokenizer: Any = None,
     dtype: str = "float32",
     **config: Any,
 ) -> Engine:
@@ -29,6 +30,7 @@ def make_pair_engine(
         EngineConfig(device=device, dtype=dtype, policy=spelled, graphs=graphs, **(settings | config)),
         policy=None if isinstance(policy, str) else policy,
         planner=planner,
+        detokenizer=detokenizer,
     )
     if graphs and device == "cpu":
         engine.graphs = DecodeGraphs(engine, engine.graph_sizes, drafter=engine.drafter)

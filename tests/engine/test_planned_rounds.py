@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
-from fixture_engine import FIXTURES, Detokenizer, prompts, reference, requests, texts
+from fixture_engine import Detokenizer, prompts, reference, requests, texts
 from graph_engine import graph_device
-from step_curves import make_planner, step_curve
+from planned_engine import CONCURRENCY, CURVE, DEPTHS, GAMMA, MOST, planned_engine, watched_orders
+from step_curves import step_curve
 
-from dspark.engine import Engine, EngineConfig, Request, SamplingParams, scheduling
+from dspark.engine import Request, SamplingParams
 from dspark.engine.graphs.capture import GraphCapture
-from dspark.engine.graphs.decode_graphs import DecodeGraphs
 from dspark.engine.round_meter import RoundMetrics
-from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
-from dspark.engine.scheduler.policies import Planned
 from dspark.engine.scheduler.round_time import RoundClock
-from dspark.engine.scheduling import AsyncScheduler
 
 __all__ = ["graph_device"]
 
-GAMMA, CONCURRENCY = 7, 6
-MOST = CONCURRENCY * (1 + GAMMA)
-# Two shelves with a cliff between them: what is worth verifying changes from round to round.
-CURVE = ((6, 20, MOST), (0.010, 0.013, 0.024))
-DEPTHS = pytest.mark.parametrize("depth", [0, 1], ids=["one-by-one", "overlapped"])
 KINDS = pytest.mark.parametrize("causal", [False, True], ids=["async", "causal"])
 
 
@@ -43,33 +33,6 @@ class BlocksOfAllLengths(RoundPlanner):
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
         return replace(super().plan(*args, **kwargs), next_steps=next(self._steps))
-
-
-def planned_engine(
-    *,
-    causal: bool,
-    depth: int,
-    device: str = "cpu",
-    graphs: bool = False,
-    draft_s: float = 1e-3,
-    planner: RoundPlanner | None = None,
-    **options: Any,
-) -> Engine:
-    folder = FIXTURES / "dspark_rnn"
-    detokenizer = options.pop("detokenizer", None)
-    settings: dict[str, Any] = {"concurrency": CONCURRENCY, "page_size": 4, "pipeline_depth": depth, "dtype": "float32"}
-    config = EngineConfig(
-        target=str(folder / "target"), drafter=str(folder / "draft"), device=device, graphs=graphs, **settings | options
-    )
-    engine = Engine(
-        config,
-        policy=Planned(causal=causal),
-        planner=planner or make_planner(*CURVE, gamma=GAMMA, causal=causal, draft_s=draft_s),
-        detokenizer=detokenizer,
-    )
-    if graphs and device == "cpu":
-        engine.graphs = DecodeGraphs(engine, engine.graph_sizes, drafter=engine.drafter)
-    return engine
 
 
 @KINDS
@@ -216,120 +179,3 @@ def test_a_batch_never_exceeds_its_budget(depth: int, monkeypatch: pytest.Monkey
     assert len(sizes) in (len(orders), len(orders) - 1)
     budgets = [order.plan.num_tokens for order in orders[: len(sizes)]]
     assert (np.array(sizes) <= np.array(budgets)).all() and np.mean(np.array(sizes) == np.array(budgets)) > 0.7
-
-
-@DEPTHS
-def test_a_plan_is_kept_for_some_rounds_of_about_as_many_requests(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = planned_engine(causal=False, depth=depth)
-    # Up to fifteen of the curve's fastest rounds.
-    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
-    orders = watched_orders(monkeypatch)
-    assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
-    assert all(0 <= order.budget <= order.lengths.sum() for order in orders)
-    runs = [(plan, list(same)) for plan, same in itertools.groupby(orders, key=lambda order: order.plan)]
-    for plan, same in runs:
-        if plan is None:
-            # Of a quarter more or fewer requests than the plan before, and for as long as the next one takes.
-            assert max(Counter(len(o.lengths) for o in same).values()) <= 2
-        else:
-            assert all((len(o.lengths), o.budget) == (plan.load.num_requests, plan.budget) for o in same)
-    longest = max(len(same) for plan, same in runs if plan is not None)
-    assert 2 <= longest <= 16
-    assert any(plan is None for plan, _ in runs)
-    assert len(runs) < 0.7 * len(orders)
-
-
-@DEPTHS
-def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the device has work, and in front of a launch it may have none."""
-    engine = planned_engine(causal=False, depth=depth)
-    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
-    happened: list[str] = []
-    for owner, name in ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan")):
-        note_calls(monkeypatch, owner, name, happened)
-    # All alike, so that little but its age ends a plan.
-    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
-    list(engine.generate(asked))
-    pairs = list(itertools.pairwise(happened))
-    # Before the first of them every round is planned, to learn what blocks are worth.
-    steady = pairs[pairs.index(("look_ahead", "plan")) :]
-    assert steady.count(("look_ahead", "plan")) > 5 > steady.count(("order", "plan"))
-
-
-@DEPTHS
-def test_requests_one_after_the_other_keep_a_plan_and_tell_of_most_blocks(
-    depth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = planned_engine(causal=False, depth=depth, concurrency=1)
-    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
-    happened: list[str] = []
-    for owner, name in (
-        *((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead")),
-        *((RoundPlanner, "plan"), (BlockGains, "take_in")),
-    ):
-        note_calls(monkeypatch, owner, name, happened)
-    orders = watched_orders(monkeypatch)
-    asked = [Request(i, prompt, SamplingParams(max_tokens=40, ignore_eos=True)) for i, prompt in enumerate(prompts())]
-    list(engine.generate(asked))
-    pairs = list(itertools.pairwise(happened))
-    # Every round is planned until 32 blocks were seen.
-    steady = pairs[pairs.index(("look_ahead", "plan")) :]
-    rounds = sum(first == "order" for first, _ in steady)
-    assert rounds > 50 and steady.count(("order", "plan")) < 0.1 * rounds
-    # One is looked at while the one before is on its way.
-    assert 0.35 * rounds < sum(first == "take_in" for first, _ in steady) < 0.6 * rounds
-    # What a plan for the last tokens of a request verifies is not for the next one.
-    whole = [order for order in orders[40:] if order.lengths.min(initial=GAMMA) == GAMMA]
-    assert np.mean([order.budget for order in whole]) > 0.9 * max(order.budget for order in whole)
-
-
-@DEPTHS
-def test_rounds_that_are_longer_than_a_plan_lives_are_planned_each(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = planned_engine(causal=False, depth=depth)
-    orders = watched_orders(monkeypatch)
-    assert texts(engine.generate(requests(ignore_eos=True))) == reference("dspark_rnn")
-    assert len({id(order.plan) for order in orders}) == len(orders)
-
-
-@DEPTHS
-def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    learnt: list[np.ndarray] = []
-    own = BlockGains.take_in
-
-    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
-        learnt.extend(seen)
-        own(gains, seen)
-
-    monkeypatch.setattr(BlockGains, "take_in", take_in)
-    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
-    engine = planned_engine(causal=False, depth=depth)
-    # Of many lengths, so that plans are often given up before their time.
-    asked = [
-        Request(i, prompt, SamplingParams(max_tokens=20 + 7 * i, ignore_eos=True)) for i, prompt in enumerate(prompts())
-    ]
-    list(engine.generate(asked))
-    assert len({block.tobytes() for block in learnt}) == len(learnt) > 60
-
-
-def watched_orders(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Orders of a planned scheduler, as they are given."""
-    orders: list[Any] = []
-    own = AsyncScheduler.order
-
-    def order(scheduler: AsyncScheduler, rows: np.ndarray) -> Any:
-        orders.append(own(scheduler, rows))
-        return orders[-1]
-
-    monkeypatch.setattr(AsyncScheduler, "order", order)
-    return orders
-
-
-def note_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, happened: list[str]) -> None:
-    """Have `happened` tell of every call of that method, as it begins."""
-    own = getattr(owner, name)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        happened.append(name)
-        return own(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, noted)
