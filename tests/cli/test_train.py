@@ -15,6 +15,7 @@ from dspark.engine.training.checkpoint import RunState
 from dspark.engine.training.generate import TextProgress
 from dspark.engine.training.job import RunInterrupted, TrainResult
 from dspark.engine.training.meter import Gathered
+from dspark.engine.training.settings import TrainSettings
 from dspark.engine.training.trainer import Reading
 
 ACCEPTANCE = Acceptance(40, 2.5, (0.7, 0.8), 3.1, (0.9, 0.9), 0.4, 0.1, 10, 20)
@@ -61,7 +62,7 @@ def test_flags_reach_what_they_name(workplace):
             "--learning-rate",
             "0.1",
             "--optimizer",
-            "muon",
+            "adamw",
             "--weight-decay",
             "0",
             "--evaluate-every",
@@ -78,7 +79,7 @@ def test_flags_reach_what_they_name(workplace):
     assert (shape.feature_layers, shape.mask_token_id) == ((-1, 4), 6)
     assert (settings.minutes, settings.steps, settings.rows, settings.row_tokens) == (3.0, None, 4, 64)
     assert (settings.anchors, settings.learning_rate, settings.weight_decay) == (7, 0.1, 0.0)
-    assert settings.optimizer == "muon"
+    assert settings.optimizer == "adamw"
     assert (settings.evaluate_every_s, settings.seed) == (5.0, 11)
     assert (text.prompts, text.data, text.minutes, text.tokens) == ("p", Path("f"), 0.5, 9)
     assert (text.temperatures, text.max_tokens, text.concurrency) == ((1.0, 0.5), 33, 3)
@@ -90,7 +91,7 @@ def test_defaults_and_configuration_file(workplace):
     assert main(["train", "-o", "d"]) == 0
     filed, plain = workplace.asked
     assert (filed.settings.steps, filed.settings.minutes, filed.shape.layers) == (5, None, 2)
-    assert (plain.settings.steps, plain.settings.minutes, plain.text.minutes) == (None, 10.0, 2.0)
+    assert (plain.settings, plain.text.minutes) == (TrainSettings(minutes=10.0), 2.0)
 
 
 def test_json_and_table(workplace, capsys):
