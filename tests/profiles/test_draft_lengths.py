@@ -52,14 +52,15 @@ def brute_force(curve: StepCurve, survival: list[float], requests: int, *, scope
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("scope", ["round", "target"])
 @pytest.mark.parametrize("survival", SURVIVAL.values(), ids=SURVIVAL.keys())
+@pytest.mark.parametrize("of", ["curve", "curve_of_dear_requests"])
 def test_equals_brute_force_at_every_number_of_requests(
-    curve: StepCurve, curve_of_dear_requests: StepCurve, survival: list[float], scope: str, sampled: bool
+    request: pytest.FixtureRequest, of: str, survival: list[float], scope: str, sampled: bool
 ) -> None:
-    for each in (curve, curve_of_dear_requests):
-        ranges = best_lengths(each, survival, scope=scope, sampled=sampled)
-        found = {r: part.length for part in ranges for r in range(part.first, part.last + 1)}
-        expected = {r: brute_force(each, survival, r, scope=scope, sampled=sampled) for r in range(1, 5)}
-        assert found == expected
+    curve = request.getfixturevalue(of)
+    ranges = best_lengths(curve, survival, scope=scope, sampled=sampled)
+    found = {r: part.length for part in ranges for r in range(part.first, part.last + 1)}
+    expected = {r: brute_force(curve, survival, r, scope=scope, sampled=sampled) for r in range(1, 5)}
+    assert found == expected
 
 
 def test_ranges_join_and_cover_every_number_of_requests_once(curve: StepCurve) -> None:
