@@ -7,7 +7,8 @@ from torch.testing import assert_close
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 EPILOGUES = ["plain", "norm", "bias", "residual", "silu_mul", "norm_silu_mul", "norm_bias_residual"]
 FULL_EPILOGUES = ["norm_silu_mul", "norm_bias_residual"]
-# (rows N, width K): a multiple of every block; a remainder in both; SmolLM2's QKV and output; wide core tiles; its down
+# (rows N, width K): a multiple of every block; a remainder in both; SmolLM2's QKV and output; wide core tiles;
+# the width of SmolLM2's down product.
 SHAPES = {
     "even": (32, 64),
     "odd": (39, 88),
