@@ -157,7 +157,7 @@ class AsyncScheduler:
         self._temperatures = temperatures  # [G]
         self._plan: RoundPlan | None = None  # the newest
         self._rounds_kept = 0  # that it is yet to be kept for
-        self._rounds = 1  # since it was made, the next one included
+        self._rounds = 0  # ordered since it was made
         self._reads_block = False  # is the confidence of the block at hand wanted
         # Slots [R] of the block whose confidence is under way, and that confidence; its None: they had no block.
         self._awaited: tuple[np.ndarray, Download | None] | None = None
@@ -165,6 +165,7 @@ class AsyncScheduler:
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
+        self._rounds += 1
         planned = self._planner.first_steps if self._plan is None else self._plan.next_steps
         steps, caps = useful_steps(self._slots, rows, planned)
         if self._plan is not None and self._goes_for(self._plan, rows, steps):
@@ -205,7 +206,6 @@ class AsyncScheduler:
         return self._rounds_kept > 0 and goes_on and is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD)
 
     def _kept_order(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
-        self._rounds += 1
         alike = is_alike(self._slots, rows, plan.load)
         if alike:
             self._rounds_kept -= 1
@@ -249,7 +249,7 @@ class AsyncScheduler:
         plan = self._planner.plan(
             view.hazards, caps, load, known=view.known, is_fresh=self._has_news, rounds=self._rounds
         )
-        self._rounds, self._has_news = 1, False
+        self._rounds, self._has_news = 0, False
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and self._planner.is_informed

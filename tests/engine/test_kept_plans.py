@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fixture_engine import prompts, reference, requests, texts
-from planned_engine import CONCURRENCY, DEPTHS, GAMMA, planned_engine, watched_orders
+from planned_engine import CONCURRENCY, CURVE, DEPTHS, GAMMA, planned_engine, watched_orders
 
 from dspark.engine import Request, SamplingParams, scheduling
 from dspark.engine.scheduler.block_gains import BlockGains
-from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduling import AsyncScheduler
 
 
@@ -119,3 +119,25 @@ def note_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, happened
         return own(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, noted)
+
+
+@DEPTHS
+@pytest.mark.parametrize("life_s", [0.02, 0.15], ids=["kept-briefly", "kept-long"])
+def test_the_planner_is_told_of_every_round_once(depth: int, life_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes into drafting for information alone is a share of the rounds that it is told of."""
+    told: list[int] = []
+    own = RoundPlanner.plan
+
+    def plan(planner: RoundPlanner, *args: Any, rounds: int, **kwargs: Any) -> RoundPlan:
+        told.append(rounds)
+        return own(planner, *args, rounds=rounds, **kwargs)
+
+    monkeypatch.setattr(RoundPlanner, "plan", plan)
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", life_s)
+    engine = planned_engine(causal=False, depth=depth)
+    orders = watched_orders(monkeypatch)
+    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
+    list(engine.generate(asked))
+    assert min(told) == 1 and len(told) < 0.7 * len(orders)
+    # All but those that the newest plan is kept for.
+    assert len(orders) - life_s / CURVE[1][0] - 1 <= sum(told) <= len(orders)
