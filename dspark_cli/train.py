@@ -50,7 +50,7 @@ def train(
     row_tokens: train_options.RowTokens = 512,
     anchors: train_options.Anchors = 96,
     optimizer: train_options.Optimizer = "muon",
-    learning_rate: train_options.LearningRate = 3e-3,
+    learning_rate: train_options.LearningRate = None,
     weight_decay: train_options.WeightDecay = 0.01,
     evaluate_every: train_options.EvaluateEvery = 60.0,
     seed: train_options.Seed = 0,
@@ -76,7 +76,7 @@ def train(
     from dspark.engine.cluster.workers import Workers
     from dspark.engine.jobs.output_places import check_folder, refuse_both
     from dspark.engine.training.output_folder import OutputFolder
-    from dspark.engine.training.settings import DrafterShape, TextSettings, TrainJob, TrainSettings
+    from dspark.engine.training.settings import LEARNING_RATES, DrafterShape, TextSettings, TrainJob, TrainSettings
 
     if steps is None and minutes is None:
         minutes = 10.0
@@ -95,6 +95,8 @@ def train(
         feature_layers=chosen,
         mask_token_id=mask_token_id,
     )
+    if learning_rate is None:
+        learning_rate = LEARNING_RATES.get(optimizer, 1.0)  # no other optimizer gets past the settings
     settings = refusals.made(
         TrainSettings,
         steps=steps,

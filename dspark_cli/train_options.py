@@ -116,7 +116,15 @@ Optimizer = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-LearningRate = Annotated[float, typer.Option(metavar="NUMBER", help="Highest learning rate.", rich_help_panel=TRAINING)]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Highest learning rate. Default: 0.003, or 0.0015 with `--optimizer adamw`.",
+        show_default=False,
+        rich_help_panel=TRAINING,
+    ),
+]
 WeightDecay = Annotated[
     float, typer.Option(metavar="NUMBER", help="Weight decay of the projections.", rich_help_panel=TRAINING)
 ]

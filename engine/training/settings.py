@@ -14,7 +14,8 @@ from dspark.engine.models.drafter_formats import MARKOV_HEAD_TYPES, MOST_BLOCK_S
 
 NO_MARKOV_HEAD = "none"
 MUON = "muon"
-OPTIMIZERS = ("adamw", MUON)
+# Optimizer -> the highest learning rate that suits it.
+LEARNING_RATES = {"adamw": 1.5e-3, MUON: 3e-3}
 TRAINED_DTYPES = ("auto", "float32", "bfloat16")
 PARTIAL_SUFFIX = ".partial"
 # What a card's front matter holds without quotes.
@@ -68,7 +69,7 @@ class TrainSettings:
     row_tokens: int = 512
     anchors: int = 96
     optimizer: str = MUON
-    learning_rate: float = 3e-3
+    learning_rate: float = LEARNING_RATES[MUON]
     warmup: float = 0.03  # share of the run
     weight_decay: float = 0.01
     max_gradient_norm: float = 1.0
@@ -86,8 +87,8 @@ class TrainSettings:
             raise UsageError("nothing says when the run ends", "Give one of --steps and --minutes.")
         if self.steps is not None and self.minutes is not None:
             raise UsageError("steps stands beside --minutes, and each says when to end", "Keep one of them.")
-        if self.optimizer not in OPTIMIZERS:
-            raise UsageError(f"optimizer is {self.optimizer!r}", f"Choose one of: {', '.join(OPTIMIZERS)}.")
+        if self.optimizer not in LEARNING_RATES:
+            raise UsageError(f"optimizer is {self.optimizer!r}", f"Choose one of: {', '.join(LEARNING_RATES)}.")
         for name in ("steps", "rows", "row_tokens", "anchors", "evaluate_every_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -94,6 +94,12 @@ def test_defaults_and_configuration_file(workplace):
     assert (plain.settings, plain.text.minutes) == (TrainSettings(minutes=10.0), 2.0)
 
 
+def test_an_optimizer_has_a_learning_rate_that_suits_it(workplace):
+    for more in ((), ("--optimizer", "adamw"), ("--optimizer", "adamw", "--learning-rate", "0.02")):
+        assert main(["train", "-o", "d", *more]) == 0
+    assert [job.settings.learning_rate for job in workplace.asked] == [3e-3, 1.5e-3, 0.02]
+
+
 def test_json_and_table(workplace, capsys):
     assert main(["train", "-o", "d", "--json"]) == 0
     captured = capsys.readouterr()
