@@ -62,6 +62,9 @@ class StepCurve:
             raise ValueError("long contexts need both a bound and a staircase")
         if self.draft_long is not None and (self.draft is None or self.target_long is None):
             raise ValueError("drafting behind long contexts has a time, but other parts have none")
+        by_requests = [stairs for stairs in (self.draft, self.verify_greedy, self.verify_sampled) if stairs is not None]
+        if max(stairs.largest for stairs in by_requests) * self.tokens_per_request > MOST_TOKENS:
+            raise ValueError(f"full blocks of all requests are more than {MOST_TOKENS} tokens")
         for name in DRAFT_KINDS[1:]:
             stairs = getattr(self, name)
             if stairs is not None and (self.draft is None or not np.array_equal(stairs.buckets, self.draft.buckets)):

@@ -112,6 +112,8 @@ def profile_from_dict(document: Any, *, source: str = "The profile") -> Profile:
         )
         if (profile.curve.draft is None) != (profile.conditions.drafter is None):
             raise ValueError("only one of `curve.draft` and `conditions.drafter` is null")
+        if profile.curve.gamma != profile.conditions.draft_steps:
+            raise ValueError("`curve.tokens_per_request` is not 1 + `conditions.draft_steps`")
     except ValueError as error:
         raise ProfileError(f"{source} is damaged: {error}", _AGAIN) from None
     return profile

@@ -86,7 +86,7 @@ def test_every_column_of_a_staircase_is_in_the_schema():
 def test_a_profile_without_a_drafter(profile, tmp_path):
     document = profile_to_dict(profile)
     document["curve"] |= {"draft": None, "block_width": 0, "tokens_per_request": 1}
-    document["conditions"]["drafter"] = None
+    document["conditions"] |= {"drafter": None, "draft_steps": 0}
     curve = profile_from_dict(document).curve
     assert curve.draft_time_s([1, 5]).tolist() == [0, 0]
     # Without a drafter as many requests as tokens are verified.
@@ -147,6 +147,8 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
         ),
         (lambda d: d["curve"]["target"]["load_s"].__setitem__(0, 1e300), r"`curve\.target`: load_s\[0\] is 1e\+300"),
         (lambda d: d["curve"].update(tokens_per_request=2**40), r"`curve\.tokens_per_request` is 1099511627776, not"),
+        (lambda d: d["curve"].update(tokens_per_request=2**31), "`curve`: full blocks of all requests are more than"),
+        (lambda d: d["curve"].update(tokens_per_request=3), r"`curve\.tokens_per_request` is not 1 \+ `conditions\."),
         (lambda d: d["curve"].update(reference_context_tokens=2**70), r"`curve\.reference_context_tokens` is"),
         (
             lambda d: d["measurements"][0].update(wall_s=[1.0, 1e5]),
@@ -154,7 +156,7 @@ def test_a_profile_without_a_drafter(profile, tmp_path):
         ),
         (lambda d: d["measurements"][1].update(num_tokens=2**40), r"`measurements\[1\]`: .* more than 2147483648 tok"),
     ],
-    ids=range(33),
+    ids=range(35),
 )
 def test_damage_is_one_sentence(profile, change, message):
     document = profile_to_dict(profile)
