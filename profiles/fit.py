@@ -8,10 +8,14 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dspark.profiles.errors import ProfileError
 from dspark.profiles.measurement import Measurement
 from dspark.profiles.staircase import FloatArray, IntArray, Staircase
+
+# Of the shortest time. What is nearer to zero than this is rounding, where slopes take all of the time.
+_LEAST_CONSTANT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ def _fit_beside(columns: FloatArray, time_s: FloatArray, *, own: FloatArray, nea
 
 def _best(fits: FloatArray, columns: FloatArray, time_s: FloatArray) -> FloatArray:
     """The first of the best of `fits` [fits, 4] that a device can follow."""
+    fits[:, 0] = _beyond_rounding(fits[:, 0], time_s)
     fits = fits[(fits[:, 0] > 0) & (fits[:, 1:] >= 0).all(axis=1)]
     errors = np.abs(fits @ columns.T - time_s) / time_s  # [fits, n]
     # Rounded: one that comes before and is as good but for the last bits is the one wanted.
@@ -166,9 +171,15 @@ def _exact_fits(columns: FloatArray, time_s: FloatArray, *, free: list[int]) -> 
 
 
 def _fit_of_slopes(sizes: FloatArray, time_s: FloatArray, slopes: FloatArray) -> FloatArray:
-    constant = float(np.median(time_s - sizes @ slopes))
+    constant = float(_beyond_rounding(np.median(time_s - sizes @ slopes), time_s))
     # Slopes from other buckets that leave nothing for this one's own work do not belong to it.
     return np.array([constant, *slopes]) if constant > 0 else np.array([np.median(time_s), *(0 * slopes)])
+
+
+def _beyond_rounding(constants: ArrayLike, time_s: FloatArray) -> FloatArray:
+    """Those that are zero but for the last digits as the least constant that a staircase can tell from zero."""
+    least = _LEAST_CONSTANT * time_s.min()
+    return np.where(np.abs(constants) < least, least, constants)
 
 
 def _laws(fits: FloatArray, at: IntArray, groups: Sequence[Sequence[Measurement]]) -> dict[str, Any]:

@@ -99,6 +99,19 @@ def test_no_law_of_the_kind_has_a_smaller_error_at_noisy_points(seed):
     assert np.abs(found / times - 1).sum() == pytest.approx(least.fun, rel=1e-7)
 
 
+@pytest.mark.parametrize("slopes", [(1e-8, 0, 0), (1e-8, 8e-8, 0), (0, 0, 3e-6), (1e-9, 2e-9, 3e-6)], ids=str)
+@pytest.mark.parametrize("contexts", [(64, 1024), (1, 64, 256, 4096)], ids=str)
+def test_times_that_are_all_slope_are_fitted_to_their_last_digits(slopes, contexts):
+    points = [
+        point
+        for bucket, requests in ((1, (1,)), (2, (1, 2)), (4, (1, 4)), (64, (8, 64)))
+        for point in points_of(bucket, slopes, requests=requests, contexts=contexts, constant=0)
+    ]
+    stairs = fit_all(points)
+    found = [stairs.time_at(p.bucket, p.load, longest=p.longest_context, requests=p.num_requests) for p in points]
+    np.testing.assert_allclose(found, [p.median_s for p in points], rtol=1e-6)
+
+
 def test_a_bucket_of_too_few_points_takes_the_nearest_ones_slopes():
     near, far = (1e-7, 2e-6, 5e-5), (3e-7, 1e-6, 9e-5)
     # Two contexts of equally many requests tell one slope, which need not be the other bucket's.
