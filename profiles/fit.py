@@ -16,6 +16,7 @@ from dspark.profiles.staircase import FloatArray, IntArray, Staircase
 
 # Of the shortest time. What is nearer to zero than this is rounding, where slopes take all of the time.
 _LEAST_CONSTANT = 1e-9
+_MOST_POINTS = 24  # of a bucket that exact fits go through
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,9 @@ def _best(fits: FloatArray, columns: FloatArray, time_s: FloatArray) -> FloatArr
 
 def _exact_fits(columns: FloatArray, time_s: FloatArray, *, free: list[int]) -> FloatArray:
     """columns [n, 4], time_s [n] -> parameters [fits, 4], zero but for `free`, each through points that tell them."""
-    points = np.array(list(combinations(range(len(time_s)), len(free))), dtype=np.int64).reshape(-1, len(free))
+    # Of many points some, evenly taken: the fits are as many as the fourth power of what they go through.
+    some = np.unique(np.linspace(0, len(time_s) - 1, min(len(time_s), _MOST_POINTS)).round().astype(np.int64))
+    points = some[np.array(list(combinations(range(len(some)), len(free))), dtype=np.int64).reshape(-1, len(free))]
     matrices = columns[points][:, :, free]
     points = points[np.linalg.matrix_rank(matrices) == len(free)]
     fits = np.zeros((len(points), columns.shape[1]))

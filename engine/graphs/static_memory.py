@@ -28,11 +28,11 @@ class GraphSizes:
         return self.concurrency * (1 + self.steps)
 
     def captured_with(self, steps: int) -> list[int]:
-        """Tokens of the blocks whose graphs are captured together once one of `steps` tokens is wanted.
+        """Tokens of the blocks whose graphs are captured together once one of `steps` tokens is wanted, falling.
 
         The others come soon, when nobody wants to wait for them.
         """
-        return sorted({steps, self.steps, *self.lengths})
+        return sorted({steps, self.steps, *self.lengths}, reverse=True)
 
     @property
     def row_fields(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from profile_samples import AT_ZERO_S, BUCKETS, PER_KV_TOKEN_S, measurement, reference_load, target_measurements
@@ -110,6 +112,20 @@ def test_times_that_are_all_slope_are_fitted_to_their_last_digits(slopes, contex
     stairs = fit_all(points)
     found = [stairs.time_at(p.bucket, p.load, longest=p.longest_context, requests=p.num_requests) for p in points]
     np.testing.assert_allclose(found, [p.median_s for p in points], rtol=1e-6)
+
+
+def test_a_hundred_points_of_a_bucket_are_fitted_as_well_as_a_few():
+    """Exact fits through all of them would be four million."""
+    contexts = range(100, 5100, 100)
+    rng = np.random.default_rng(0)
+    points = [
+        replace(point, wall_s=(point.median_s * rng.uniform(0.99, 1.01),), device_s=None)
+        for point in points_of(64, LAWS["all"], requests=(8, 64), contexts=contexts)
+    ]
+    stairs = fit_all(points)
+    loads = np.array([(64 * 5000, 5000, 64), (8 * 100, 100, 8), (30 * 900, 2000, 30)])
+    predicted = [stairs.time_at(64, load, longest=longest, requests=number) for load, longest, number in loads.tolist()]
+    np.testing.assert_allclose(predicted, 0.001 + loads @ LAWS["all"], rtol=0.02)
 
 
 def test_a_bucket_of_too_few_points_takes_the_nearest_ones_slopes():
