@@ -152,6 +152,8 @@ def decode(
         token_ids=token_ids,
         resume=resume,
         overwrite=overwrite,
+        target=target,
+        drafter=NO_DRAFTER if policy == "none" else drafter_for(target, drafter),
     )
     _tell_input(job, sink)
     sink.resumable = True

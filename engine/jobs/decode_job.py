@@ -72,6 +72,9 @@ class JobProgress(Protocol):
 class DecodeJob:
     """One file to decode: where from, where to, and how where a row does not say.
 
+    `target` and `drafter` are the names under which the models were asked for. The metrics keep them; no row depends on
+    them.
+
     Raises:
         UsageError: two of the files are the same one, or two flags contradict each other.
     """
@@ -87,6 +90,8 @@ class DecodeJob:
     token_ids: bool = False
     resume: bool = False
     overwrite: bool = False
+    target: str | None = None
+    drafter: str | None = None
 
     def __post_init__(self) -> None:
         refuse_both(resume=self.resume, overwrite=self.overwrite)
@@ -180,7 +185,8 @@ def decode_file(
             results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
             if traces is not None:
                 traces.write(results.records())
-            document = {**summary.to_dict(), "run": header, "manifest": _manifest(engine)}
+            models = {"target": job.target, "drafter": job.drafter}
+            document = {**summary.to_dict(), "run": header, "manifest": {**models, **_manifest(engine)}}
             _write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()

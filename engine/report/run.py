@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from dspark.calibration import (
 )
 from dspark.engine.errors import UsageError
 from dspark.engine.jobs import strict_json
+from dspark.engine.jobs.pair_files import NamedPair
 from dspark.engine.jobs.workdir_names import CALIBRATION, DECODE_METRICS, DEFAULT_WORKDIR, PROFILE, TRACES
+from dspark.engine.models.aliases import DEFAULT_TARGET, NO_DRAFTER, drafter_for
 from dspark.engine.report.errors import ReportError
 from dspark.engine.report.pair import Pair, check_pairs
 from dspark.engine.wording import name_as_text
@@ -61,9 +64,33 @@ class Run:
         return None if self.profile is None else self.profile.curve.gamma
 
     def command_for(self, artefact: str) -> str:
-        """What to run to get `artefact` into this folder."""
-        workdir = "" if self.folder == DEFAULT_WORKDIR else f" --workdir {name_as_text(self.folder)}"
-        return f"{MADE_BY[artefact]}{workdir}"
+        """What to run to get `artefact` into this folder, of the pair that the others there are of."""
+        target = next((pair.target for pair in self._named_pairs() if pair.target), DEFAULT_TARGET)
+        default = drafter_for(target, None)
+        drafters = (pair.drafter for pair in self._named_pairs())
+        # What was decoded without drafting is of no other pair than what drafted.
+        drafter = next((name for name in drafters if name not in (None, NO_DRAFTER)), default)
+        flags = {
+            "--target": None if target == DEFAULT_TARGET else target,
+            "--drafter": None if drafter == default else drafter,
+            "--workdir": None if self.folder == DEFAULT_WORKDIR else self.folder,
+        }
+        given = (f" {flag} {shlex.quote(name_as_text(name))}" for flag, name in flags.items() if name is not None)
+        return MADE_BY[artefact] + "".join(given)
+
+    def _named_pairs(self) -> Iterator[NamedPair]:
+        """The pair of each artefact, by the names under which it was asked for."""
+        made_with = None if self.decode is None else self.decode.get("manifest")
+        if isinstance(made_with, Mapping):
+            names = (made_with.get(role) for role in ("target", "drafter"))
+            yield NamedPair(*(name if isinstance(name, str) else None for name in names))
+        for held in (self.traces, self.calibration):
+            if held is not None:
+                yield NamedPair(held.provenance.target, held.provenance.drafter)
+        # Random weights go by names that `calibrate` and `decode` do not know.
+        if self.profile is not None and self.profile.conditions.target.fingerprint is not None:
+            target, drafter = self.profile.conditions.target, self.profile.conditions.drafter
+            yield NamedPair(target.name, NO_DRAFTER if drafter is None else drafter.name)
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
@@ -150,7 +177,8 @@ def _traced_pair(source: str, provenance: Provenance, gamma: int) -> Pair:
 
 
 def _decoded_pair(decode: Mapping[str, Any]) -> Pair:
-    # Only fingerprints are kept there. A run without drafting names no drafter and is no other pair for that.
+    # Earlier files have no names, so fingerprints are compared. A run without drafting names no drafter and is no other
+    # pair for that.
     engine = decode["run"]["engine"]
     drafter = engine.get("drafter")
     return Pair(

@@ -67,6 +67,16 @@ def test_profile_calibrate_decode_and_report(here: Path) -> None:
     assert Path("dspark-out/report/index.html").is_file()
 
 
+def test_a_report_on_a_decode_alone_names_commands_of_the_same_pair(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*DECODE, "--workdir", "wn"]) == 0
+    assert main(["report", "--workdir", "wn", "--json"]) == 0
+    pair = "--target target --drafter ngram --workdir wn"
+    undecided = json.loads(capsys.readouterr().out)["runs"][0]["undecided"]
+    assert undecided.endswith(f"Run `dspark profile {pair}` and `dspark calibrate {pair}`.")
+
+
 @pytest.mark.parametrize(
     ("policy", "whole_rows"),
     [

@@ -66,7 +66,8 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys, blank_pi
     lines = " ".join(told.replace("│", " ").replace("missing", " ").split())
     assert (
         "acceptance, acceptance_lengths, threshold_sweep, confidence_audit, drift, policy_frontier, "
-        "verification_budget: There is no traces.parquet. Run `dspark calibrate --workdir w`."
+        "verification_budget: There is no traces.parquet. "
+        "Run `dspark calibrate --target tiny --drafter tiny-drafter --workdir w`."
     ) in lines
     assert Path("w/report/step_curve.png").exists()
 

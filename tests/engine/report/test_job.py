@@ -200,6 +200,10 @@ def test_a_list_of_files_that_is_not_ours_removes_nothing(tmp_path, whole_report
     assert (target / "a.png").exists() and (tmp_path / "outside.png").exists()
 
 
+# The pair of the samples, as a command takes it.
+TINY = "--target tiny --drafter tiny-drafter"
+
+
 def test_what_is_missing_is_named_with_what_makes_it(tmp_path, blank_pictures):
     save_profile(make_profile(), tmp_path / "profile.json")
     (run,) = report_of(tmp_path).summary["runs"]
@@ -216,7 +220,7 @@ def test_what_is_missing_is_named_with_what_makes_it(tmp_path, blank_pictures):
         "verification_budget",
     }
     assert missing["drift"]["reason"] == "There is no traces.parquet."
-    assert missing["drift"]["remedy"] == f"Run `dspark calibrate --workdir {tmp_path}`."
+    assert missing["drift"]["remedy"] == f"Run `dspark calibrate {TINY} --workdir {tmp_path}`."
     assert run["verdict"] is None
 
 
@@ -228,9 +232,9 @@ def test_metrics_of_a_decode_alone_show_its_lengths(tmp_path, blank_pictures):
 
 NO_VERDICT = {
     "decode alone": (False, None, "there is no profile.json and no traces.parquet", ["profile", "calibrate"]),
-    "profile alone": (True, None, "there is no traces.parquet", ["calibrate"]),
-    "traces alone": (False, 100, "there is no profile.json", ["profile"]),
-    "empty traces": (True, 0, "traces.parquet holds no rounds", ["calibrate"]),
+    "profile alone": (True, None, "there is no traces.parquet", [f"calibrate {TINY}"]),
+    "traces alone": (False, 100, "there is no profile.json", [f"profile {TINY}"]),
+    "empty traces": (True, 0, "traces.parquet holds no rounds", [f"calibrate {TINY}"]),
 }
 
 

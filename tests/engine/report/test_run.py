@@ -33,12 +33,75 @@ def test_whatever_exists_is_read(tmp_path):
     assert run.notes == ()
 
 
-def test_commands_name_the_work_directory_unless_it_is_the_usual_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize("source", ["decode.metrics.json", "traces.parquet", "calibration.json", "profile.json"])
+@pytest.mark.parametrize(
+    ("target", "drafter", "flags"),
+    [
+        ("smollm2-135m", "smollm2-135m-dspark", ""),
+        ("smollm2-135m", "ngram", " --drafter ngram"),
+        ("./my llama", "tiny", " --target './my llama' --drafter tiny"),
+    ],
+    ids=["built-in", "another drafter", "another pair"],
+)
+def test_commands_name_the_pair_of_what_is_there(tmp_path, monkeypatch, source, target, drafter, flags):
     monkeypatch.chdir(tmp_path)
-    for folder in ("dspark-out", "else"):
-        make_run(Path(folder), rounds=20)
+    folder = Path("else")
+    folder.mkdir()
+    rounds = make_rounds(200, provenance=replace(PAIR, target=target, drafter=drafter))
+    if source == "decode.metrics.json":
+        document = {**decode_metrics(), "manifest": {"target": target, "drafter": drafter}}
+        (folder / source).write_text(json.dumps(document))
+    elif source == "traces.parquet":
+        write_traces(rounds, folder / source)
+    elif source == "calibration.json":
+        save_calibration(calibrate(rounds), folder / source)
+    else:
+        conditions = make_profile().conditions
+        named = {
+            role: replace(getattr(conditions, role), name=name)
+            for role, name in (("target", target), ("drafter", drafter))
+        }
+        save_profile(make_profile(**named), folder / source)
+    run = load_run(folder, name="r")
+    assert run.command_for("profile.json") == f"dspark profile{flags} --workdir else"
+    assert run.command_for("traces.parquet") == f"dspark calibrate{flags} --workdir else"
+
+
+def test_commands_leave_out_the_usual_work_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("dspark-out").mkdir()
+    write_metrics(Path("dspark-out"))
     assert load_run(Path("dspark-out"), name="r").command_for("profile.json") == "dspark profile"
-    assert load_run(Path("else"), name="r").command_for("traces.parquet") == "dspark calibrate --workdir else"
+
+
+def test_a_plain_decode_does_not_hide_the_drafter_of_the_rest(tmp_path):
+    write_traces(make_rounds(20), tmp_path / "traces.parquet")
+    document = {**decode_metrics(drafter="none"), "manifest": {"target": "tiny", "drafter": "none"}}
+    (tmp_path / "decode.metrics.json").write_text(json.dumps(document))
+    assert "--target tiny --drafter tiny-drafter" in load_run(tmp_path, name="r").command_for("profile.json")
+    (tmp_path / "traces.parquet").unlink()
+    assert (
+        load_run(tmp_path, name="r").command_for("profile.json") == f"dspark profile --target tiny --workdir {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("manifest", [None, [], {"target": 3, "drafter": None}], ids=str)
+def test_names_that_no_decode_writes_are_not_repeated(tmp_path, monkeypatch, manifest):
+    monkeypatch.chdir(tmp_path)
+    Path("dspark-out").mkdir()
+    Path("dspark-out/decode.metrics.json").write_text(json.dumps({**decode_metrics(), "manifest": manifest}))
+    assert load_run(Path("dspark-out"), name="r").command_for("profile.json") == "dspark profile"
+
+
+def test_random_weights_are_no_pair_to_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("dspark-out").mkdir()
+    dummy = {
+        "target": ModelShape("qwen3-4b", None, {}),
+        "drafter": ModelShape("a drafter shaped for qwen3-4b", None, {}),
+    }
+    save_profile(make_profile(**dummy), Path("dspark-out/profile.json"))
+    assert load_run(Path("dspark-out"), name="r").command_for("traces.parquet") == "dspark calibrate"
 
 
 def test_runs_are_named_by_what_tells_them_apart(tmp_path):
