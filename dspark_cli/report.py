@@ -23,7 +23,8 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="FOLDER",
-            help="Work directories to report on, side by side if several. Default: the one of --workdir.",
+            help="Work directories to report on, side by side if several; of one, the report goes into it unless "
+            "--workdir or --output is given. Default: the one of --workdir.",
             show_default=False,
         ),
     ] = None,
@@ -53,8 +54,11 @@ def report(
     sink.configure(json=json, quiet=quiet)
     if seed < 0:
         raise UsageError(f"--seed is {seed}", "Give a whole number of at least 0.")
-    output = output or workdir / REPORT
-    made = _make(sink, runs or [workdir], output, seed)
+    runs = runs or [workdir]
+    if output is None:
+        # The report of one run belongs to it, unless a place for files was named.
+        output = (runs[0] if len(runs) == 1 and workdir == DEFAULT_WORKDIR else workdir) / REPORT
+    made = _make(sink, runs, output, seed)
     _render(made, output, sink)
 
 

@@ -58,6 +58,29 @@ def test_folders_are_compared_and_the_report_goes_where_it_is_told(capsys, blank
     assert not Path("dspark-out").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["w"], "w/report"),
+        (["w", "--workdir", "else"], "else/report"),
+        (["w", "--output", "there"], "there"),
+        (["w", "other"], "dspark-out/report"),
+        (["w", "other", "--workdir", "else"], "else/report"),
+    ],
+    ids=" ".join,
+)
+def test_the_report_of_one_named_folder_goes_into_it_unless_told_otherwise(arguments, place, capsys, blank_pictures):
+    for name in ("w", "other"):
+        make_run(Path(name), rounds=100)
+    before = Path("dspark-out/report/index.html")
+    before.parent.mkdir(parents=True)
+    before.write_text("of another pair")
+    assert main(["report", *arguments, "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["page"] == f"{place}/index.html"
+    assert Path(place, "index.html").is_file()
+    assert (before.read_text() == "of another pair") == (place != "dspark-out/report")
+
+
 def test_what_is_missing_is_said_with_the_command_that_makes_it(capsys, blank_pictures):
     Path("w").mkdir()
     save_profile(make_profile(), Path("w/profile.json"))
