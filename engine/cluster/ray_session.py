@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from dspark.engine.cluster.workers import INSTALL_RAY, check_ray
 from dspark.engine.errors import EngineError, UsageError
 from dspark.engine.wording import first_line
 
@@ -20,7 +21,6 @@ _ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that ends late must not start Ray anew
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_INSTALL = "Run `pip install 'dspark[ray]'`."
 
 
 class RaySession:
@@ -36,13 +36,12 @@ class RaySession:
     def __init__(self, address: str | None) -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        check_ray()
         try:
             import ray
             import ray.data
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "ray":
-                raise UsageError(f"ray cannot be loaded: {error}", _INSTALL) from None
-            raise UsageError("several workers need Ray, which is not installed", _INSTALL) from None
+            raise UsageError(f"ray cannot be loaded: {error}", INSTALL_RAY) from None
         # Before anything is started: what it says of itself is nothing to act on, and what fails is raised.
         for name in ("ray", "ray.data"):
             logging.getLogger(name).setLevel(logging.CRITICAL)

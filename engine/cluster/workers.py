@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 from dspark.engine.errors import UsageError
+
+INSTALL_RAY = "Run `pip install 'dspark[ray]'`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,26 @@ class Workers:
 
     @classmethod
     def asked(cls, num_workers: int | None, address: str | None) -> Workers | None:
-        """None where neither is given: this process decodes by itself."""
-        return None if num_workers is None and address is None else cls(num_workers, address)
+        """None where neither is given: this process decodes by itself.
+
+        Raises:
+            UsageError: there is no such number of workers, or Ray is not installed.
+        """
+        if num_workers is None and address is None:
+            return None
+        workers = cls(num_workers, address)
+        check_ray()
+        return workers
+
+
+def check_ray() -> None:
+    """Look for Ray without loading it, which takes seconds.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("several workers need Ray, which is not installed", INSTALL_RAY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
 def without_ray(monkeypatch):
     for name in ("ray", "ray.data"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -45,13 +46,18 @@ def without_ray(monkeypatch):
     ],
     ids=lambda command: command[0],
 )
-def test_without_ray_a_sentence_names_what_to_install(here, capsys, monkeypatch, command, flags):
-    without_ray(monkeypatch)
-    assert main([*command, *flags]) == 2
+def test_without_ray_a_sentence_names_what_to_install_before_anything_is_loaded(
+    here, capsys, without_ray, command, flags
+):
+    assert main([*(word for word in command if word != "--quiet"), *flags]) == 2
     err = capsys.readouterr().err
-    assert err.endswith(
-        "dspark: several workers need Ray, which is not installed\n  Run `pip install 'dspark[ray]'`.\n"
-    )
+    assert err == "dspark: several workers need Ray, which is not installed\n  Run `pip install 'dspark[ray]'`.\n"
+
+
+def test_missing_ray_is_told_with_the_other_mistakes(here, capsys, without_ray):
+    assert main([*COMMAND, "--num-workers", "2", "--top-p", "3"]) == 2
+    err = capsys.readouterr().err
+    assert "which is not installed" in err and "--top-p is 3.0" in err
 
 
 def test_no_workers_are_refused_with_the_other_mistakes(here, capsys):

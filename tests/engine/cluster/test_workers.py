@@ -1,3 +1,7 @@
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
 import pytest
 
 from dspark.engine.cluster.workers import Share, Workers, share_of
@@ -34,8 +38,14 @@ def test_what_is_not_there_is_refused(workers, device, gpus, message):
     assert refused.value.remedy
 
 
-def test_no_workers_are_no_workers_and_zero_of_them_are_refused():
+def test_no_workers_are_no_workers_and_zero_of_them_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
     assert Workers.asked(None, None) is None
+    with pytest.raises(UsageError, match="Ray, which is not installed"):
+        Workers.asked(None, "auto")
+    installed = ModuleType("ray")
+    installed.__spec__ = ModuleSpec("ray", None)
+    monkeypatch.setitem(sys.modules, "ray", installed)
     assert Workers.asked(None, "auto") == Workers(None, "auto")
     with pytest.raises(UsageError, match="num_workers is 0"):
         Workers(0)
