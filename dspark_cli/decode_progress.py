@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import LINE_EVERY_S, LiveReporter, Reporter
+from dspark.cli.progress import LINE_EVERY_S, LiveReporter, Reporter, time_left
 
 if TYPE_CHECKING:
     from dspark.engine.jobs.meter import Meter
 
 
 class DecodeReporter(Reporter):
-    """The same while rows are decoded: the line now and then counts rows, tokens and speed."""
+    """The same while rows are decoded: the line now and then tells rows, tokens, speed and the time left."""
 
     def __init__(self, note: Callable[[str], None] | None = None, *, every_s: float = LINE_EVERY_S) -> None:
         super().__init__(note, every_s=every_s)
@@ -32,7 +32,8 @@ class DecodeReporter(Reporter):
         if self._meter is None:
             return super().standing()
         summary = self._meter.summary
-        return f"{summary.whole_file.rows:,} of {summary.num_rows:,} rows done, {speed(self._meter)}"
+        rows = f"{summary.whole_file.rows:,} of {summary.num_rows:,} rows done"
+        return f"{rows}, {speed(self._meter)}{time_left(self._meter.left_s)}"
 
 
 class LiveDecodeReporter(LiveReporter, DecodeReporter):

@@ -144,3 +144,11 @@ class RedrawnReporter(Reporter, ABC):
     @abstractmethod
     def _render(self) -> Group:
         """What there is to see at present."""
+
+
+def time_left(left_s: float | None) -> str:
+    """The end of a line that says how far something is; nothing where nobody can tell."""
+    if left_s is None:
+        return ""
+    minutes, rest = divmod(round(max(left_s, 0.0)), 60)
+    return f", {minutes}:{rest:02} left"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dspark.cli.progress import RedrawnReporter, Reporter
+from dspark.cli.progress import RedrawnReporter, Reporter, time_left
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -106,7 +106,7 @@ def writing_line(progress: TextProgress) -> str:
     """How far the text is."""
     speed = progress.tokens / max(progress.elapsed_s, 1e-9)
     left_s = progress.elapsed_s * (1 / progress.share - 1) if progress.share else None
-    end = ", finishing the texts under way" if progress.share >= 1 else _left(left_s)
+    end = ", finishing the texts under way" if progress.share >= 1 else time_left(left_s)
     return f"{progress.texts:,} texts, {progress.tokens:,} tokens, {speed:,.0f} tok/s{end}"
 
 
@@ -115,7 +115,7 @@ def reading_line(reading: Reading) -> str:
     gathered = reading.gathered
     rates = " ".join(f"{rate:.2f}" for rate in gathered.acceptance)
     speed = f"{gathered.positions_per_s:,.0f} positions/s"
-    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}, {speed}{_left(reading.left_s)}"
+    return f"step {reading.step:,}: loss {gathered.loss:.4f}, acceptance {rates}, {speed}{time_left(reading.left_s)}"
 
 
 def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:
@@ -127,10 +127,3 @@ def acceptance_line(acceptance: Acceptance, *, is_best: bool) -> str:
     ]
     kept = "kept as the best so far" if is_best else "not better than before"
     return f"held out, step {acceptance.step:,}: {', '.join(parts)}; {kept}"
-
-
-def _left(left_s: float | None) -> str:
-    if left_s is None:
-        return ""
-    minutes, rest = divmod(round(max(left_s, 0.0)), 60)
-    return f", {minutes}:{rest:02} left"

@@ -82,3 +82,15 @@ class Meter:
         """Speed of this run so far; 0 before any time has passed."""
         elapsed_s = self.elapsed_s
         return self.tokens / elapsed_s if elapsed_s > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go if rows are as long as those of this run that are done; None before there are any.
+
+        By tokens, since of rows that began together none is done for long and then all are at once.
+        """
+        finished, tokens_per_s = self.summary.this_run, self.tokens_per_s
+        if not finished.rows or not tokens_per_s:
+            return None
+        rows = self.summary.num_rows - self.summary.resumed_rows
+        return max(rows * finished.completion_tokens / finished.rows - self.tokens, 0.0) / tokens_per_s

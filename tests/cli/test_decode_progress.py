@@ -56,6 +56,15 @@ def test_a_log_file_gets_a_line_now_and_then_before_any_row_is_done(meter):
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_tick)")]
 
 
+def test_the_line_ends_with_the_time_left_once_a_row_is_done(meter):
+    reporter = DecodeReporter()
+    reporter.begin(meter)
+    meter.summary.this_run = Totals(rows=1, stop=1, completion_tokens=24_681, spec=SpecCounts(emitted=1233))
+    meter.summary.whole_file += meter.summary.this_run
+    # 3 rows of 24,681 tokens, of which 24,682 are written, in 2 s.
+    assert reporter.standing() == "2 of 4 rows done, 24,682 tokens, 12,341 tok/s, 0:04 left"
+
+
 def test_rows_that_finish_at_once_add_no_lines(meter):
     lines = []
     with DecodeReporter(lines.append) as reporter:

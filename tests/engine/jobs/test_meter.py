@@ -7,8 +7,8 @@ from fake_engine import CharCodec, FakeEngine
 from dspark.engine.jobs.decode_job import DecodeJob, decode_file
 from dspark.engine.jobs.input_file import open_input
 from dspark.engine.jobs.meter import Meter
-from dspark.engine.jobs.summary import DecodeSummary
-from dspark.engine.requests import SamplingParams
+from dspark.engine.jobs.summary import DecodeSummary, Totals
+from dspark.engine.requests import SamplingParams, SpecCounts
 
 
 class Watcher:
@@ -77,6 +77,22 @@ def test_a_row_that_runs_is_seen_before_it_is_done():
     assert list(run) == [2]
     assert meter.tokens == 9
     assert meter.tokens_per_s == 9 / 4.0
+
+
+def test_the_time_left_is_that_of_rows_as_long_as_those_that_are_done():
+    engine, summary = Steps(), DecodeSummary(9, whole_file=Totals(rows=1, completion_tokens=500))
+    meter = Meter(engine, summary, clock=iter([0.0, *[10.0] * 99]).__next__)
+    run = meter.generate([1, 2])
+    next(run)
+    engine.stats.emitted = 70
+    assert meter.left_s is None
+    summary.this_run = Totals(rows=2, completion_tokens=42, spec=SpecCounts(emitted=40))
+    summary.whole_file += summary.this_run
+    # 8 rows of 21 tokens, of which 42 are done and 30 more are written, at 7.2 a second.
+    assert meter.tokens == 72
+    assert meter.left_s == (8 * 21 - 72) / 7.2
+    engine.stats.emitted = 400
+    assert meter.left_s == 0.0
 
 
 def test_what_several_calls_prefilled_and_preempted_adds_up():
