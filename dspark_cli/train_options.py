@@ -57,7 +57,12 @@ Temperatures = Annotated[
     str,
     typer.Option(metavar="T[,T…]", help="Temperatures of the text, taken in turn.", rich_help_panel=TEXT),
 ]
-MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", help="Most tokens of a text.", rich_help_panel=TEXT)]
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="TOKENS", help="Most tokens of an answer; a question has 192 at the most.", rich_help_panel=TEXT
+    ),
+]
 Layers = Annotated[int, typer.Option(metavar="COUNT", help="Layers of the backbone.", rich_help_panel=SHAPE)]
 BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Drafted tokens of a block (γ).", rich_help_panel=SHAPE)]
 MarkovHead = Annotated[
