@@ -172,19 +172,22 @@ def test_every_round_is_a_row_of_the_table(workplace, capsys):
     # Nothing runs ahead on a CPU, so all that was packed is anchors and verified drafts of running requests.
     assert (rounds["batch_tokens"] - rounds["requests"]).sum() == this_run["spec"]["verified"]
     assert rounds["requests"].sum() == this_run["spec"]["rounds"] and not rounds["wasted_tokens"].any()
-    assert rounds["expected_tokens"].ge(rounds["requests"]).all()
+    # A round of other requests than its plan was made for has nothing to be held against.
+    planned = rounds["expected_tokens"].notna()
+    assert planned.mean() > 0.5 and rounds["expected_tokens"].ge(rounds["requests"])[planned].all()
     # The first round is not measured: it does for the first time what later ones do again.
     assert rounds["measured_round_s"].isna().tolist() == [True] + [False] * (len(rounds) - 1)
     measured = rounds[1:]
     assert measured["measured_step_s"].between(0, measured["measured_round_s"]).all()
-    assert measured["predicted_step_s"].between(0, measured["predicted_round_s"]).all()
+    compared = measured[planned[1:]]
+    assert compared["predicted_step_s"].between(0, compared["predicted_round_s"]).all()
     found = this_run["engine_rounds"]
     assert found["rounds"] == len(rounds)
     assert found["plan"]["measured_tokens_per_s"] == pytest.approx(
-        measured["emitted_tokens"].sum() / measured["measured_round_s"].sum()
+        compared["emitted_tokens"].sum() / compared["measured_round_s"].sum()
     )
     assert found["plan"]["predicted_tokens_per_s"] == pytest.approx(
-        measured["expected_tokens"].sum() / measured["predicted_round_s"].sum()
+        compared["expected_tokens"].sum() / compared["predicted_round_s"].sum()
     )
     by_bucket = rounds.groupby("bucket")
     assert [entry["bucket"] for entry in found["by_bucket"]] == sorted(by_bucket.groups)
