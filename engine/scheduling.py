@@ -161,7 +161,6 @@ class AsyncScheduler:
         self._reads_block = False  # is the confidence of the block at hand wanted
         # Slots [R] of the block whose confidence is under way, and that confidence; its None: they had no block.
         self._awaited: tuple[np.ndarray, Download | None] | None = None
-        self._has_news = False  # was confidence taken in since the newest plan was made, and not learnt from
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
@@ -170,9 +169,9 @@ class AsyncScheduler:
         steps, caps = useful_steps(self._slots, rows, planned)
         if self._plan is not None and self._goes_for(self._plan, rows, steps):
             return self._kept_order(self._plan, rows, steps, caps)
-        self._take_in()
+        is_fresh = self._take_in()
         self._ask_for_block(rows, steps)
-        plan = self._new_plan(rows, self._slots.history.before(rows), caps)
+        plan = self._new_plan(rows, self._slots.history.before(rows), caps, is_fresh=is_fresh)
         return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
@@ -193,11 +192,10 @@ class AsyncScheduler:
         self._take_in()
         view = self._slots.history.latest(rows)
         if self._rounds_kept:
-            self._planner.learn(view.hazards[view.known] if has_block else view.hazards[:0, :0])
-            self._has_news = False
+            self._planner.learn(view.hazards[view.known] if has_block else None)
         else:
             # For rounds to come: requests that end now are followed by others.
-            self._new_plan(rows, view, np.full(len(rows), self._plan.next_steps))
+            self._new_plan(rows, view, np.full(len(rows), self._plan.next_steps), is_fresh=True)
 
     def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int) -> bool:
         """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
@@ -232,24 +230,25 @@ class AsyncScheduler:
         if steps == 0:
             self._awaited = rows, None
 
-    def _take_in(self) -> None:
-        """Wait for the confidence that is under way, and remember it of those requests that are still there."""
+    def _take_in(self) -> bool:
+        """Wait for the confidence that is under way, and remember it of those requests that are still there.
+
+        Was any?
+        """
         if self._awaited is None:
-            return
+            return False
         (rows, confidence), history = self._awaited, self._slots.history
         self._awaited = None
         # Whoever left or lost its cache meanwhile has a history of its own again, with nothing awaited.
         there = history.scheduled[rows] > history.processed[rows]
         found = None if confidence is None else hazards(confidence.wait()[there], self._temperatures)
         history.process(rows[there], found)
-        self._has_news = True
+        return True
 
-    def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray) -> RoundPlan:
+    def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray, *, is_fresh: bool) -> RoundPlan:
         load = round_load(self._slots, rows)
-        plan = self._planner.plan(
-            view.hazards, caps, load, known=view.known, is_fresh=self._has_news, rounds=self._rounds
-        )
-        self._rounds, self._has_news = 0, False
+        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=is_fresh, rounds=self._rounds)
+        self._rounds = 0
         was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and self._planner.is_informed

@@ -167,9 +167,9 @@ def _exact_fits(columns: FloatArray, time_s: FloatArray, *, free: list[int]) -> 
     some = np.unique(np.linspace(0, len(time_s) - 1, min(len(time_s), _MOST_POINTS)).round().astype(np.int64))
     points = some[np.array(list(combinations(range(len(some)), len(free))), dtype=np.int64).reshape(-1, len(free))]
     matrices = columns[points][:, :, free]
-    points = points[np.linalg.matrix_rank(matrices) == len(free)]
-    fits = np.zeros((len(points), columns.shape[1]))
-    fits[:, free] = np.linalg.solve(columns[points][:, :, free], time_s[points][:, :, None])[:, :, 0]
+    tells = np.linalg.matrix_rank(matrices) == len(free)
+    fits = np.zeros((int(tells.sum()), columns.shape[1]))
+    fits[:, free] = np.linalg.solve(matrices[tells], time_s[points[tells]][:, :, None])[:, :, 0]
     return fits
 
 

@@ -116,7 +116,7 @@ class RoundPlanner:
             gain = gain_curve(hazards, caps)
         else:
             if is_fresh:
-                self._learn(seen, was_drafted=was_drafted)
+                self.learn(seen if was_drafted else None)
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
@@ -124,7 +124,7 @@ class RoundPlanner:
         budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
             # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
-            self._learn(seen, was_drafted=was_drafted)
+            self.learn(seen if was_drafted else None)
         self._drafted = (steps > 0, self._drafted[0])
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=steps)
         return RoundPlan(
@@ -137,9 +137,17 @@ class RoundPlanner:
             curve=curve,
         )
 
-    def learn(self, hazards: HazardArray) -> None:
-        """Take in blocks [R, k] that no plan rests on; [R, 0]: there were none, where some might have been."""
-        self._learn(hazards, was_drafted=hazards.shape[1] > 0)
+    def learn(self, hazards: HazardArray | None) -> None:
+        """Take in blocks [R, k] that no plan rests on; None: there were none, where some might have been."""
+        if hazards is None or not hazards.size:
+            self._gains.miss()
+            self._missed = True
+            return
+        self._gains.take_in(hazards)
+        if self._missed or hazards.shape[1] > self._choice.steps:
+            # What a probe tells is wanted at once.
+            self._rounds_to_review = 0
+        self._missed = False
 
     def observe(
         self,
@@ -189,18 +197,6 @@ class RoundPlanner:
             gain = rescaled(gain_curve(seen, caps_of_seen), len(caps) / len(seen))
         candidates = int(np.clip(caps, 0, self._gamma).sum())
         return gain[: candidates + 1]
-
-    def _learn(self, seen: HazardArray, *, was_drafted: bool) -> None:
-        """Take in hazards [R, k] that were not seen before."""
-        if not was_drafted or not seen.size:
-            self._gains.miss()
-            self._missed = True
-            return
-        self._gains.take_in(seen)
-        if self._missed or seen.shape[1] > self._choice.steps:
-            # What a probe tells is wanted at once.
-            self._rounds_to_review = 0
-        self._missed = False
 
     def _next_steps(self, load: RoundLoad, rounds: int) -> int:
         review = self._review
