@@ -1,6 +1,7 @@
 """Which products of few rows run in one fused launch, and what a program of it computes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +16,10 @@ MAX_SINGLE_ROW_WEIGHT = 12 << 20
 MIN_CORE_ROWS, MAX_CORE_ROWS = 3, 16
 MAX_CORE_WIDTH = 2048
 MAX_CORE_WEIGHT = 2 << 20
+# Of larger weights those that are wide, or gated, are read faster than by cuBLAS, in steps, from two rows on.
+MIN_DEEP_ROWS = 2
+MIN_DEEP_WIDTH = 4096
+MIN_DEEP_WEIGHT = MAX_STREAMED_WEIGHT
 # With fewer programs than that too little of the device reads the weight.
 _FEW_PROGRAMS = 48
 
@@ -23,6 +28,7 @@ _FEW_PROGRAMS = 48
 class StreamTile:
     """A program's share where rows are multiplied element by element."""
 
+    norms: ClassVar[bool] = True
     block_n: int  # columns of the result
     block_k: int
     num_warps: int
@@ -42,12 +48,14 @@ class CoreTile:
     parts: int  # of each step of parts * block_k, multiplied side by side
     block_k: int
     num_warps: int
+    stages: int = 1  # steps on their way at once, if the width takes several
+    norms: bool = True  # does it take the norm before it in; else that has a launch of its own
 
     def constants(self, rows: int) -> dict[str, int]:
         """The kernel's compile-time arguments for so many rows."""
         return {
             "BLOCK_T": max(16, _power_of_2(rows)), "BLOCK_N": self.block_n, "PARTS": self.parts,
-            "BLOCK_K": self.block_k, "num_warps": self.num_warps,
+            "BLOCK_K": self.block_k, "STAGES": self.stages, "num_warps": self.num_warps,
         }  # fmt: skip
 
 
@@ -73,6 +81,9 @@ def choose_tile(
     few = MIN_CORE_ROWS <= rows <= MAX_CORE_ROWS
     if few and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT and dtype != torch.float32:
         return _core_tile(weight_rows, width, gated)
+    several = MIN_DEEP_ROWS <= rows <= MAX_CORE_ROWS and dtype != torch.float32
+    if several and elements > MIN_DEEP_WEIGHT and (gated or width >= MIN_DEEP_WIDTH):
+        return _deep_core_tile(gated)
     if rows <= MAX_STREAMED_ROWS:
         small = elements <= MAX_STREAMED_WEIGHT
         if small or (rows == 1 and (gated or elements <= MAX_SINGLE_ROW_WEIGHT)):
@@ -100,6 +111,14 @@ def _core_tile(weight_rows: int, width: int, gated: bool) -> CoreTile:
     parts = 8
     block_k = max(_power_of_2(width) // parts, 16)
     return CoreTile(block_n=taken // 2 if gated else taken, parts=parts, block_k=block_k, num_warps=4)
+
+
+def _deep_core_tile(gated: bool) -> CoreTile:
+    """Two warps that share K, and small programs, of which a multiprocessor holds several.
+
+    With the norm inside, the steps of x would not go straight from memory to the tensor cores.
+    """
+    return CoreTile(block_n=16, parts=2, block_k=128, num_warps=2, stages=3 if gated else 6, norms=False)
 
 
 def _power_of_2(number: int) -> int:

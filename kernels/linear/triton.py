@@ -84,53 +84,59 @@ def _stream_kernel(
 def _core_kernel(
     x, weight, bias, norm_weight, out, num_rows, x_stride, out_stride, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """The same on tensor cores. Warps share K in PARTS: a program's columns are too few for all of them."""
+    STEP: tl.constexpr = PARTS * BLOCK_K
     row = tl.arange(0, BLOCK_T)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     # [PARTS, 1, BLOCK_K]
     lane = tl.arange(0, PARTS)[:, None, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, None, :]
     x_row = x + row[None, :, None] * x_stride
+    x_inside = (row < num_rows)[None, :, None]
     w_row = weight + column[None, :, None].to(tl.int64) * K
     w_inside = (column < N)[None, :, None]
     parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
     up_parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
     squares = tl.zeros([PARTS, BLOCK_T, BLOCK_K], dtype=tl.float32)
-    w = tl.load(w_row + lane, mask=w_inside & (lane < K), other=0.0)  # [PARTS, BLOCK_N, BLOCK_K]
-    w_up = w
+    # The first step of the weight is on its way before x is there; it is multiplied last, behind the pipeline's steps.
+    first_w = tl.load(w_row + lane, mask=w_inside & (lane < K), other=0.0)  # [PARTS, BLOCK_N, BLOCK_K]
+    first_up = first_w
     if GATED:
-        w_up = tl.load(w_row + N * K + lane, mask=w_inside & (lane < K), other=0.0)
-    gain = lane.to(tl.float32)
+        first_up = tl.load(w_row + N * K + lane, mask=w_inside & (lane < K), other=0.0)
+    first_gain = lane.to(tl.float32)
     if NORM:
-        gain = tl.load(norm_weight + lane, mask=lane < K, other=0.0).to(tl.float32)
+        first_gain = tl.load(norm_weight + lane, mask=lane < K, other=0.0).to(tl.float32)
     await_inputs(PDL)
     inside = (row < num_rows)[None, :] & (column < N)[:, None]
     address = out + row[None, :].to(tl.int64) * out_stride + column[:, None]
     before = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     if ADD:
         before = tl.load(address, mask=inside, other=0.0).to(tl.float32)
-    for start in tl.range(0, K, PARTS * BLOCK_K, num_stages=1):
-        k = start + lane
-        value = tl.load(x_row + k, mask=(row < num_rows)[None, :, None] & (k < K), other=0.0)
-        ahead = k + PARTS * BLOCK_K
-        next_w = tl.load(w_row + ahead, mask=w_inside & (ahead < K), other=0.0)
-        next_up = next_w
-        if GATED:
-            next_up = tl.load(w_row + N * K + ahead, mask=w_inside & (ahead < K), other=0.0)
-        next_gain = gain
-        if NORM:
-            next_gain = tl.load(norm_weight + ahead, mask=ahead < K, other=0.0).to(tl.float32)
-            wide = value.to(tl.float32)
-            squares += wide * wide
-            value = (wide * gain).to(value.dtype)
-        turned = tl.permute(value, (0, 2, 1))  # [PARTS, BLOCK_K, BLOCK_T]
-        parts = tl.dot(w, turned, parts)
-        if GATED:
-            up_parts = tl.dot(w_up, turned, up_parts)
-        w = next_w
-        w_up = next_up
-        gain = next_gain
+    first = tl.load(x_row + lane, mask=x_inside & (lane < K), other=0.0)
+    if K > STEP:
+        for start in tl.range(STEP, K, STEP, num_stages=STAGES):
+            k = start + lane
+            w = tl.load(w_row + k, mask=w_inside & (k < K), other=0.0)
+            value = tl.load(x_row + k, mask=x_inside & (k < K), other=0.0)
+            if NORM:
+                wide = value.to(tl.float32)
+                squares += wide * wide
+                value = (wide * tl.load(norm_weight + k, mask=k < K, other=0.0).to(tl.float32)).to(value.dtype)
+            turned = tl.permute(value, (0, 2, 1))  # [PARTS, BLOCK_K, BLOCK_T]
+            parts = tl.dot(w, turned, parts)
+            if GATED:
+                w_up = tl.load(w_row + N * K + k, mask=w_inside & (k < K), other=0.0)
+                up_parts = tl.dot(w_up, turned, up_parts)
+    if NORM:
+        wide_first = first.to(tl.float32)
+        squares += wide_first * wide_first
+        first = (wide_first * first_gain).to(first.dtype)
+    turned_first = tl.permute(first, (0, 2, 1))
+    parts = tl.dot(first_w, turned_first, parts)
+    if GATED:
+        up_parts = tl.dot(first_up, turned_first, up_parts)
 
     acc = tl.sum(parts, axis=0)  # [BLOCK_N, BLOCK_T]
     up = tl.sum(up_parts, axis=0)
@@ -173,9 +179,10 @@ def linear(
     # Other programs still read x while the first ones write.
     assert rows == 0 or residual is None or residual.data_ptr() != x.data_ptr()
     tile = choose_tile(rows, weight.shape[0], width, gated, x.dtype)
+    if norm_weight is not None and (tile is None or not tile.norms):
+        x = rms_norm(x, norm_weight, eps=eps)
+        norm_weight = None
     if tile is None:
-        if norm_weight is not None:
-            x = rms_norm(x, norm_weight, eps=eps)
         return _matrix_product(x, weight, bias, residual, gated, out_dtype or x.dtype)
 
     columns = weight.shape[0] // 2 if gated else weight.shape[0]
