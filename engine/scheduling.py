@@ -142,7 +142,7 @@ class AsyncScheduler:
 
     A plan is how many drafted tokens are verified in all; the device spends that on the block at hand. What it rests on
     changes slowly, so a plan is kept for a few milliseconds, as long as there are about as many requests and drafting
-    goes on as it did.
+    goes on as it did. A probe, one longer block, is drafted in between, and the plan goes on behind it.
 
     A block's confidence takes three steps: its round's `order` asks for it, `revise` has it copied to the host, and a
     later round takes it in. One is under way at a time. Where the plan still goes, `look_ahead` of a later round takes
@@ -158,6 +158,7 @@ class AsyncScheduler:
         self._plan: RoundPlan | None = None  # the newest
         self._rounds_kept = 0  # that it is yet to be kept for
         self._rounds = 0  # ordered since it was made
+        self._owes_probe = False  # is its probe yet to be drafted
         self._reads_block = False  # is the confidence of the block at hand wanted
         # Slots [R] of the block whose confidence is under way, and that confidence; its None: they had no block.
         self._awaited: tuple[np.ndarray, Download | None] | None = None
@@ -165,13 +166,15 @@ class AsyncScheduler:
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
         self._rounds += 1
-        planned = self._planner.first_steps if self._plan is None else self._plan.next_steps
-        steps, caps = useful_steps(self._slots, rows, planned)
-        if self._plan is not None and self._goes_for(self._plan, rows, steps):
+        steps, caps = useful_steps(self._slots, rows, self._next_steps())
+        if self._plan is not None and self._goes_for(self._plan, rows):
             return self._kept_order(self._plan, rows, steps, caps)
-        is_fresh = self._take_in()
+        has_block = self._take_in()
         self._ask_for_block(rows, steps)
-        plan = self._new_plan(rows, self._slots.history.before(rows), caps, is_fresh=is_fresh)
+        view = self._slots.history.before(rows)
+        if has_block is not None:
+            self._learn(view, has_block=has_block)
+        plan = self._new_plan(rows, view, caps)
         return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
@@ -188,20 +191,24 @@ class AsyncScheduler:
         """
         if self._plan is None or self._reads_block or self._awaited is None:
             return
-        has_block = self._awaited[1] is not None
-        self._take_in()
+        has_block = bool(self._take_in())
         view = self._slots.history.latest(rows)
-        if self._rounds_kept:
-            self._planner.learn(view.hazards[view.known] if has_block else None)
-        else:
+        self._learn(view, has_block=has_block)
+        if not self._rounds_kept:
             # For rounds to come: requests that end now are followed by others.
-            self._new_plan(rows, view, np.full(len(rows), self._plan.next_steps), is_fresh=True)
+            self._new_plan(rows, view, np.full(len(rows), self._plan.lasting_steps))
 
-    def _goes_for(self, plan: RoundPlan, rows: np.ndarray, steps: int) -> bool:
-        """May the newest plan be followed in a round in which slots `rows` [R] draft `steps` tokens each?"""
-        # Where nobody has a use for a block the plan waits for those that come next.
-        goes_on = steps in (plan.next_steps, 0)
-        return self._rounds_kept > 0 and goes_on and is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD)
+    def _next_steps(self) -> int:
+        """Tokens of the next block, 0 for none."""
+        if self._plan is None:
+            return self._planner.first_steps
+        # What a probe is for is its own confidence: in a plan that is kept it comes when no other is under way.
+        waits = self._rounds_kept > 0 and self._awaited is not None
+        return self._plan.next_steps if self._owes_probe and not waits else self._plan.lasting_steps
+
+    def _goes_for(self, plan: RoundPlan, rows: np.ndarray) -> bool:
+        """May the newest plan be followed in a round of slots `rows` [R]?"""
+        return self._rounds_kept > 0 and is_alike(self._slots, rows, plan.load, share=_SIMILAR_LOAD)
 
     def _kept_order(self, plan: RoundPlan, rows: np.ndarray, steps: int, caps: np.ndarray) -> RoundOrder:
         alike = is_alike(self._slots, rows, plan.load)
@@ -211,16 +218,22 @@ class AsyncScheduler:
             # The next plan is wanted as soon as there is a block to rest on.
             self._rounds_kept = 0 if self._awaited is not None else 1
         ends = self._rounds_kept <= 1
+        is_probe = steps > plan.lasting_steps
+        if is_probe:
+            self._owes_probe = False
         self._reads_block = False
-        if self._awaited is None and steps == plan.next_steps and (ends or len(rows) < RECENT_BLOCKS):
+        # Where nobody has a use for a block the plan waits for those that come next.
+        tells = is_probe or steps == plan.lasting_steps
+        if self._awaited is None and tells and (ends or is_probe or len(rows) < RECENT_BLOCKS):
             # Few requests give few blocks: once one is in, the next is asked for. With many, one before the plan ends.
             self._ask_for_block(rows, steps)
         if ends and (self._reads_block or self._awaited is None):
             # Kept for one round more, behind which the confidence is there.
             self._rounds_kept = 1
-        budget = min(max(plan.num_tokens - len(rows), 0), int(caps.sum()))
+        budget = plan.probe_budget if is_probe else max(plan.num_tokens - len(rows), 0)
+        budget = min(budget, int(caps.sum()))
         # Of other requests or fewer tokens, what it expects is not what they give: nothing is to be learned from that.
-        as_planned = alike and len(rows) + budget == plan.num_tokens
+        as_planned = alike and not is_probe and len(rows) + budget == plan.num_tokens
         return RoundOrder(steps, caps, budget=budget, plan=plan if as_planned else None)
 
     def _ask_for_block(self, rows: np.ndarray, steps: int) -> None:
@@ -230,30 +243,34 @@ class AsyncScheduler:
         if steps == 0:
             self._awaited = rows, None
 
-    def _take_in(self) -> bool:
+    def _take_in(self) -> bool | None:
         """Wait for the confidence that is under way, and remember it of those requests that are still there.
 
-        Was any?
+        Was it of a block? None: none is under way.
         """
         if self._awaited is None:
-            return False
+            return None
         (rows, confidence), history = self._awaited, self._slots.history
         self._awaited = None
         # Whoever left or lost its cache meanwhile has a history of its own again, with nothing awaited.
         there = history.scheduled[rows] > history.processed[rows]
         found = None if confidence is None else hazards(confidence.wait()[there], self._temperatures)
         history.process(rows[there], found)
-        return True
+        return confidence is not None
 
-    def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray, *, is_fresh: bool) -> RoundPlan:
+    def _learn(self, view: HistoryView, *, has_block: bool) -> None:
+        self._planner.learn(view.hazards[view.known] if has_block else None)
+
+    def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray) -> RoundPlan:
         load = round_load(self._slots, rows)
-        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=is_fresh, rounds=self._rounds)
+        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=False, rounds=self._rounds)
         self._rounds = 0
-        was_steady = self._plan is not None and self._plan.next_steps == plan.next_steps
+        self._owes_probe = plan.next_steps > plan.lasting_steps
+        was_steady = self._plan is not None and self._plan.lasting_steps == plan.lasting_steps
         # At first every block is looked at: how much to draft is not chosen on less.
         keeps = was_steady and self._planner.is_informed
         # A plan for requests that end is none for those that follow them.
-        lasts = int(caps.sum()) >= _WHOLE_BLOCKS * len(rows) * plan.next_steps
+        lasts = int(caps.sum()) >= _WHOLE_BLOCKS * len(rows) * plan.lasting_steps
         self._rounds_kept = int(_PLAN_LIFE_S / plan.expected.round_s) if keeps and lasts else 0
         self._plan = plan
         return plan

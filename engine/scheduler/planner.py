@@ -28,6 +28,8 @@ class RoundPlan:
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
     next_steps: int  # tokens of the block drafted at the end, at most G; 0: none is drafted
+    lasting_steps: int  # of the blocks after it: fewer where the next one is a probe
+    probe_budget: int  # drafted tokens to verify of the next one in all, if it is a probe
     survival_sum: float  # of the tokens to verify: accepted ones, if confidence is calibrated
     expected_tokens: float  # emitted by all requests together, after correction by what was accepted before
     expected: PartTimes  # after correction by what was measured
@@ -47,6 +49,7 @@ class _Review:
     plain_s: float  # a round without drafts
     draft_s: tuple[float, ...]  # what the block adds to it
     log_worth: tuple[float, ...]  # log of tokens a second
+    probe_budget: int  # tokens to verify of whole blocks
 
 
 class RoundPlanner:
@@ -120,17 +123,22 @@ class RoundPlanner:
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
-        steps = self._next_steps(load, rounds)
+        review = self._fresh_review(load, rounds)
+        next_steps = self._next_steps(load, review, rounds)
+        # Only who reads the next block has this plan for it alone; others keep it for the blocks after it too.
+        steps = next_steps if self._reads_own_block else self._choice.steps
         budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
             # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
             self.learn(seen if was_drafted else None)
-        self._drafted = (steps > 0, self._drafted[0])
+        self._drafted = (next_steps > 0, self._drafted[0])
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=steps)
         return RoundPlan(
             load=load,
             budget=budget,
-            next_steps=steps,
+            next_steps=next_steps,
+            lasting_steps=self._choice.steps,
+            probe_budget=review.probe_budget,
             survival_sum=float(gain[budget]) / self._acceptance.ratio,
             expected_tokens=num_requests + float(gain[budget]),
             expected=expected,
@@ -198,12 +206,15 @@ class RoundPlanner:
         candidates = int(np.clip(caps, 0, self._gamma).sum())
         return gain[: candidates + 1]
 
-    def _next_steps(self, load: RoundLoad, rounds: int) -> int:
+    def _fresh_review(self, load: RoundLoad, rounds: int) -> _Review:
         review = self._review
         if self._rounds_to_review <= 0 or review is None or _differs(load.num_requests, review.num_requests):
             review = self._review = self._reviewed(load)
             self._rounds_to_review = _REVIEW_ROUNDS
         self._rounds_to_review -= rounds
+        return review
+
+    def _next_steps(self, load: RoundLoad, review: _Review, rounds: int) -> int:
         if not self.is_informed:
             return self._choice.steps
         return self._choice.decide(
@@ -228,7 +239,7 @@ class RoundPlanner:
             round_s = step_s[: len(gain)] + draft_s[-1]
             budget = self._search(gain, round_s, num_requests=num_requests)
             log_worth.append(math.log((num_requests + gain[budget]) / round_s[budget]))
-        return _Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth))
+        return _Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth), probe_budget=int(budget))
 
 
 def _differs(num_requests: int, reviewed: int) -> bool:

@@ -1,15 +1,17 @@
 """Tokens a second of every policy over concurrency and temperature, in steady state.
 
     python tests/benchmarks/gpu_policies.py PROMPTS.jsonl... --profile profile.json [--calibration calibration.json]
-        [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--seconds 1.2] [--json FILE]
+        [--concurrency 1,16,64,256] [--temperatures 0,1] [--repeats 2] [--answers 24] [--json FILE]
     python tests/benchmarks/gpu_policies.py --target qwen3-4b --impose traces.parquet --profile profile.json …
 
-Requests never run out: prompts are taken in turn with ever new seeds, 256 tokens each, end tokens ignored; the first
-ones are cut at other lengths each, so that requests come and go evenly from the start. What counts lies between two
-completions, about `--seconds` apart, once every graph has run. Policies of one concurrency take turns, so that a drift
-of the machine falls on all of them, one temperature after the other: what a planner learnt at one is forgotten at the
-next, as in a run of its own. A cell is the mean of its repeats, with half the distance between the lowest and the
-highest. The rounds of what counts are summed up in `--json`.
+Requests never run out: prompts in shuffled order, 256 tokens each, end tokens ignored; the first ones are cut at other
+lengths each, so that requests come and go evenly from the start. What counts begins when as many requests as run at
+once have ended and lasts for `--answers` more, twice the concurrency if that is more: the same requests for every
+policy, or what a policy reaches would hang on which prompts fell into its window. Policies of one concurrency take
+turns, so that a drift of the machine falls on all of them, one temperature after the other: what a planner learnt at
+one is forgotten at the next, as in a run of its own. Every repeat has other prompts and seeds. A cell is the mean of
+its repeats, with half the distance between the lowest and the highest. The rounds of what counts are summed up in
+`--json`.
 
 `--impose` gives the target and a drafter random weights, prompts of random tokens, and the acceptance of recorded
 rounds (see `imposed_acceptance`).
@@ -21,11 +23,13 @@ import argparse
 import gc
 import itertools
 import json
+import random
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,39 +52,40 @@ from dspark.engine.scheduler.policies import Planned
 
 POLICIES = ("none", "fixed:1", "fixed:3", "fixed:7", "threshold:0.5", "causal", "async")
 NEW_TOKENS, LONGEST = 256, 1024
-_SETTLING_S = 0.3
 Cell = tuple[int, float, str]  # concurrency, temperature, policy
 
 
-def tokens_per_s(
-    engine: Engine, prompts: list[list[int]], temperature: float, seconds: float, seed: int, rounds: list[RoundMetrics]
-) -> float:
-    """Of a window between two completions, whose rounds `rounds` receives: an empty list."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What every policy gets to do."""
 
-    def rows() -> Iterator[Request]:
+    prompts: list[list[int]]
+    temperature: float
+    answers: int  # that count
+    repeat: int  # other prompts and seeds each; negative ones are no other run's
+
+    def rows(self, concurrency: int) -> Iterator[Request]:
+        """Requests without end; the first ones spread their ends over a request's life."""
         for index in itertools.count():
-            # The first ones spread their ends over a request's life.
-            length = min(1 + NEW_TOKENS * (1 + index) // engine.concurrency, NEW_TOKENS)
-            sampling = SamplingParams(temperature=temperature, max_tokens=length, ignore_eos=True, seed=seed + index)
-            yield Request(index, prompts[index % len(prompts)], sampling)
+            length = min(1 + NEW_TOKENS * (1 + index) // concurrency, NEW_TOKENS)
+            place = self.repeat * self.answers + index
+            sampling = SamplingParams(temperature=self.temperature, max_tokens=length, ignore_eos=True, seed=place)
+            yield Request(index, self.prompts[place % len(self.prompts)], sampling)
 
+
+def tokens_per_s(engine: Engine, load: Load, rounds: list[RoundMetrics]) -> float:
+    """Of the answers that count, whose rounds `rounds` receives: an empty list."""
     engine.round_listener = rounds.append
-    running = engine.generate(rows())
-    started = time.perf_counter()
-    points = []
-    for completion in running:
+    running = engine.generate(load.rows(engine.concurrency))
+    for completion in itertools.islice(running, engine.concurrency):
         assert completion.error is None, completion.error
-        now = time.perf_counter() - started
-        if now > _SETTLING_S:
-            if not points:
-                first_round = len(rounds)
-            points.append((now, engine.stats.emitted))
-        if now > _SETTLING_S + seconds and len(points) > 1:
-            break
+    first_round, first, began = len(rounds), engine.stats.emitted, time.perf_counter()
+    for completion in itertools.islice(running, load.answers):
+        assert completion.error is None, completion.error
+    last, ended = engine.stats.emitted, time.perf_counter()
     running.close()
-    (first_s, first), (last_s, last) = points[0], points[-1]
     del rounds[:first_round]
-    return (last - first) / (last_s - first_s)
+    return (last - first) / (ended - began)
 
 
 def summed_up(rounds: list[RoundMetrics]) -> list[dict[str, float]]:
@@ -112,6 +117,8 @@ def built_in(options: argparse.Namespace) -> tuple[dict[str, Any], list[list[int
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     prompts = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS < LONGEST]
+    # Or a small concurrency would see a single set.
+    random.Random(0).shuffle(prompts)
     return {"target": str(target), "drafter": str(resolve_drafter(options.drafter))}, prompts
 
 
@@ -137,7 +144,7 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0,1")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.2)
+    parser.add_argument("--answers", type=int, default=24, help="that count in a window, if not twice the concurrency")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.impose is None:
@@ -175,10 +182,11 @@ def measure(
             for engine in engines.values():
                 if isinstance(engine.policy, Planned):
                     engine.planner = make_planner(engine, engine.policy)
-                tokens_per_s(engine, prompts, temperature, _SETTLING_S, seed=-1, rounds=[])
+                tokens_per_s(engine, Load(prompts, temperature, answers=1, repeat=-1), rounds=[])
             for repeat, (policy, engine) in itertools.product(range(options.repeats), engines.items()):
                 window: list[RoundMetrics] = []
-                speed = tokens_per_s(engine, prompts, temperature, options.seconds, 100_000 * repeat, window)
+                load = Load(prompts, temperature, max(options.answers, 2 * size), repeat)
+                speed = tokens_per_s(engine, load, window)
                 cells[size, temperature, policy].append(speed)
                 recorded[size, temperature, policy] += window
         engines.clear()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from fixture_engine import prompts, reference, requests, texts
 from planned_engine import CONCURRENCY, CURVE, DEPTHS, GAMMA, planned_engine, watched_orders
+from step_curves import step_curve
 
 from dspark.engine import Request, SamplingParams, scheduling
 from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
+from dspark.engine.scheduler.round_time import RoundClock
 from dspark.engine.scheduling import AsyncScheduler
 
 
@@ -80,6 +83,46 @@ def test_requests_one_after_the_other_keep_a_plan_and_tell_of_every_second_block
     # What a plan for the last tokens of a request verifies is not for the next one.
     whole = [order for order in orders[40:] if order.lengths.min(initial=GAMMA) == GAMMA]
     assert np.mean([order.budget for order in whole]) > 0.9 * max(order.budget for order in whole)
+
+
+class ProbesAlways(RoundPlanner):
+    """Every plan asks for one whole block, and for single tokens behind it."""
+
+    def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
+        return replace(super().plan(*args, **kwargs), next_steps=GAMMA, lasting_steps=1, probe_budget=3)
+
+
+@DEPTHS
+@pytest.mark.parametrize("requests_at_once", [1, CONCURRENCY])
+def test_a_probe_is_drafted_and_learnt_from_while_its_plan_is_kept(
+    depth: int, requests_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning anew in front of its launches would have the device wait."""
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
+    happened: list[str] = []
+    for owner, name in ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan")):
+        note_calls(monkeypatch, owner, name, happened)
+    learnt: list[int] = []
+    own = BlockGains.take_in
+
+    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
+        learnt.append(seen.shape[1])
+        own(gains, seen)
+
+    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    orders = watched_orders(monkeypatch)
+    planner = ProbesAlways(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA)
+    engine = planned_engine(causal=False, depth=depth, concurrency=requests_at_once, planner=planner)
+    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
+    list(engine.generate(asked))
+    pairs = list(itertools.pairwise(happened))
+    steady = pairs[pairs.index(("look_ahead", "plan")) :]
+    plans = steady.count(("look_ahead", "plan"))
+    assert plans > 5 and steady.count(("order", "plan")) < 0.5 * plans
+    probes = [order for order in orders if order.steps == GAMMA]
+    assert 0.8 * plans <= len(probes) < 0.5 * len(orders) and {o.steps for o in orders} <= {0, 1, GAMMA}
+    assert all(order.plan is None and order.budget <= 3 for order in probes[-plans // 2 :])
+    assert learnt.count(GAMMA) >= 0.8 * len(probes)
 
 
 @DEPTHS

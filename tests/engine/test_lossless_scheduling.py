@@ -37,7 +37,16 @@ class SkipsAndShortensSome(RoundPlanner):
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
         plan = super().plan(*args, **kwargs)
-        return replace(plan, next_steps=(0, 1, 2, GAMMA)[plan.budget % 4]) if plan.budget else plan
+        steps = (0, 1, 2, GAMMA)[plan.budget % 4] if plan.budget else plan.next_steps
+        return replace(plan, next_steps=steps, lasting_steps=steps)
+
+
+class ProbesOften(RoundPlanner):
+    """Drafts one block of all tokens behind the start of every plan, and of one or two tokens otherwise."""
+
+    def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
+        plan = super().plan(*args, **kwargs)
+        return replace(plan, next_steps=GAMMA, lasting_steps=1 + plan.budget % 2, probe_budget=plan.budget)
 
 
 def planner(*, causal: bool) -> RoundPlanner:
@@ -77,8 +86,9 @@ def test_planned_rounds(pair: ToyPair, truth: list[list[np.ndarray]], causal: bo
     assert np.std(budgets) > 0.1 and 0.2 < counts.accepted / counts.observed < 0.95
 
 
+@pytest.mark.parametrize("kind", [RoundPlanner, ProbesOften])
 def test_plans_that_few_requests_keep_for_some_rounds(
-    pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+    pair: ToyPair, truth: list[list[np.ndarray]], monkeypatch: pytest.MonkeyPatch, kind: type[RoundPlanner]
 ) -> None:
     requests = 12
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.1)
@@ -87,7 +97,7 @@ def test_plans_that_few_requests_keep_for_some_rounds(
     engine = make_engine(
         pair,
         policy=Planned(causal=False),
-        planner=RoundPlanner(RoundClock(curve, adapt=False), gamma=GAMMA),
+        planner=kind(RoundClock(curve, adapt=False), gamma=GAMMA),
         concurrency=requests,
         kv_cache_tokens=requests * 14,
         pipeline_depth=1,

@@ -32,7 +32,8 @@ class BlocksOfAllLengths(RoundPlanner):
         self._steps = cycle(lengths)
 
     def plan(self, *args: Any, **kwargs: Any) -> RoundPlan:
-        return replace(super().plan(*args, **kwargs), next_steps=next(self._steps))
+        steps = next(self._steps)
+        return replace(super().plan(*args, **kwargs), next_steps=steps, lasting_steps=steps)
 
 
 @KINDS
