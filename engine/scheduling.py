@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
 _PLAN_LIFE_S = 8e-3
+# Of few requests, whose blocks tell little, every so many rounds of a plan are looked at; more costs the host too much.
+_ROUNDS_TO_LOOK = 4
 # Share by which the number of requests may differ from a plan's until the next one is made.
 _SIMILAR_LOAD = 1 / 4
 # Share of the next blocks' tokens that a plan to be kept has room for at least: fewer mean that requests are ending.
@@ -189,7 +191,12 @@ class AsyncScheduler:
         The round at hand was launched by the old plan, so its block may not come into the new one any more than those
         of the rounds that the new one will be for.
         """
-        if self._plan is None or self._reads_block or self._awaited is None:
+        if self._plan is None or self._reads_block:
+            return
+        if self._awaited is None:
+            if self._rounds == 1:
+                # So that this and the next plan do not fall into one round.
+                self._planner.review(round_load(self._slots, rows))
             return
         has_block = bool(self._take_in())
         view = self._slots.history.latest(rows)
@@ -224,8 +231,8 @@ class AsyncScheduler:
         self._reads_block = False
         # Where nobody has a use for a block the plan waits for those that come next.
         tells = is_probe or steps == plan.lasting_steps
-        if self._awaited is None and tells and (ends or is_probe or len(rows) < RECENT_BLOCKS):
-            # Few requests give few blocks: once one is in, the next is asked for. With many, one before the plan ends.
+        looks = len(rows) < RECENT_BLOCKS and self._rounds % _ROUNDS_TO_LOOK == 0
+        if self._awaited is None and tells and (ends or is_probe or looks):
             self._ask_for_block(rows, steps)
         if ends and (self._reads_block or self._awaited is None):
             # Kept for one round more, behind which the confidence is there.

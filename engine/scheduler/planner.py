@@ -16,9 +16,10 @@ from dspark.engine.scheduler.estimators import AcceptanceRatio
 from dspark.engine.scheduler.gain_average import rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
 
-_REVIEW_ROUNDS = 8  # between two comparisons of what could be drafted
+_REVIEW_ROUNDS = 32  # between two comparisons of what could be drafted ...
+_FIRST_REVIEW_ROUNDS = 8  # ... and between those that rest on too few blocks
 _FEWEST_BLOCKS = 32  # that a choice of how much to draft is made on
-_SAME_REQUESTS = 1 / 32  # share of the requests that may come or go without another one
+_SAME_REQUESTS = 1 / 8  # share of the requests that may come or go without another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class RoundPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Review:
+class Review:
     """What no drafting and each length of block are worth, in this order."""
 
     num_requests: int
@@ -76,7 +77,7 @@ class RoundPlanner:
         self._acceptance = AcceptanceRatio()
         self._drafted = (True, True)  # was the block to be verified drafted, and the one before it
         self._missed = True  # no block was seen in the round before
-        self._review: _Review | None = None
+        self._review: Review | None = None
         self._rounds_to_review = 0
 
     @property
@@ -123,7 +124,8 @@ class RoundPlanner:
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
-        review = self._fresh_review(load, rounds)
+        review = self.review(load)
+        self._rounds_to_review -= rounds
         next_steps = self._next_steps(load, review, rounds)
         # Only who reads the next block has this plan for it alone; others keep it for the blocks after it too.
         steps = next_steps if self._reads_own_block else self._choice.steps
@@ -144,6 +146,17 @@ class RoundPlanner:
             expected=expected,
             curve=curve,
         )
+
+    def review(self, load: RoundLoad) -> Review:
+        """What could be drafted, compared anew if the last time is long ago.
+
+        `plan` does so too, and takes twice as long then.
+        """
+        review = self._review
+        if self._rounds_to_review <= 0 or review is None or _differs(load.num_requests, review.num_requests):
+            review = self._review = self._reviewed(load)
+            self._rounds_to_review = _REVIEW_ROUNDS if self.is_informed else _FIRST_REVIEW_ROUNDS
+        return review
 
     def learn(self, hazards: HazardArray | None) -> None:
         """Take in blocks [R, k] that no plan rests on; None: there were none, where some might have been."""
@@ -206,15 +219,7 @@ class RoundPlanner:
         candidates = int(np.clip(caps, 0, self._gamma).sum())
         return gain[: candidates + 1]
 
-    def _fresh_review(self, load: RoundLoad, rounds: int) -> _Review:
-        review = self._review
-        if self._rounds_to_review <= 0 or review is None or _differs(load.num_requests, review.num_requests):
-            review = self._review = self._reviewed(load)
-            self._rounds_to_review = _REVIEW_ROUNDS
-        self._rounds_to_review -= rounds
-        return review
-
-    def _next_steps(self, load: RoundLoad, review: _Review, rounds: int) -> int:
+    def _next_steps(self, load: RoundLoad, review: Review, rounds: int) -> int:
         if not self.is_informed:
             return self._choice.steps
         return self._choice.decide(
@@ -225,7 +230,7 @@ class RoundPlanner:
             rounds=rounds,
         )
 
-    def _reviewed(self, load: RoundLoad) -> _Review:
+    def _reviewed(self, load: RoundLoad) -> Review:
         """Rounds of each kind, kept up for ever."""
         self._gains.digest()
         num_requests = load.num_requests
@@ -239,7 +244,7 @@ class RoundPlanner:
             round_s = step_s[: len(gain)] + draft_s[-1]
             budget = self._search(gain, round_s, num_requests=num_requests)
             log_worth.append(math.log((num_requests + gain[budget]) / round_s[budget]))
-        return _Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth), probe_budget=int(budget))
+        return Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth), probe_budget=int(budget))
 
 
 def _differs(num_requests: int, reviewed: int) -> bool:

@@ -73,11 +73,11 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     full_precision = q.dtype == torch.float32
     rows = layout.max_query_len * group
     block_m = 16 if rows <= 16 else 32 if rows <= 32 or full_precision else 64
-    if block_m == 32 and head_dim <= 64 and not full_precision:
-        # A second program for a request's other rows reads its K and V again. It pays where most have none, or where
-        # the device is mostly idle.
-        if tokens * group <= 16 * requests or 2 * requests * kv_heads < _FEW_PROGRAMS:
-            block_m = 16
+    # A second program for a request's other rows reads its K and V again. It pays where most have none, or where the
+    # device is mostly idle.
+    halves = tokens * group <= 16 * requests or 2 * requests * kv_heads < _FEW_PROGRAMS
+    if block_m == 32 and head_dim <= 64 and not full_precision and halves:
+        block_m = 16
     tiles = max(1, -(-rows // block_m))
     programs = requests * tiles * kv_heads
     wanted = -(-_WANTED_PROGRAMS // max(1, programs))

@@ -59,11 +59,11 @@ def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest
 
 
 @DEPTHS
-def test_requests_one_after_the_other_keep_a_plan_and_tell_of_every_second_block(
+def test_requests_one_after_the_other_keep_a_plan_and_tell_of_some_blocks_meanwhile(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = planned_engine(causal=False, depth=depth, concurrency=1)
-    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
+    monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
     happened: list[str] = []
     for owner, name in (
         *((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead")),
@@ -73,13 +73,14 @@ def test_requests_one_after_the_other_keep_a_plan_and_tell_of_every_second_block
     orders = watched_orders(monkeypatch)
     asked = [Request(i, prompt, SamplingParams(max_tokens=40, ignore_eos=True)) for i, prompt in enumerate(prompts())]
     list(engine.generate(asked))
-    pairs = list(itertools.pairwise(happened))
     # Every round is planned until 32 blocks were seen.
+    launches = [name for name in happened if name != "take_in"]
+    pairs = list(itertools.pairwise(launches))
     steady = pairs[pairs.index(("look_ahead", "plan")) :]
     rounds = sum(first == "order" for first, _ in steady)
     assert rounds > 50 and steady.count(("order", "plan")) < 0.1 * rounds
-    # One is looked at while the one before is on its way.
-    assert 0.35 * rounds < sum(first == "take_in" for first, _ in steady) < 0.6 * rounds
+    # Looked at more often than plans end, and far from always.
+    assert 2 * steady.count(("look_ahead", "plan")) < happened[-len(steady) :].count("take_in") < 0.4 * rounds
     # What a plan for the last tokens of a request verifies is not for the next one.
     whole = [order for order in orders[40:] if order.lengths.min(initial=GAMMA) == GAMMA]
     assert np.mean([order.budget for order in whole]) > 0.9 * max(order.budget for order in whole)
@@ -113,15 +114,15 @@ def test_a_probe_is_drafted_and_learnt_from_while_its_plan_is_kept(
     orders = watched_orders(monkeypatch)
     planner = ProbesAlways(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA)
     engine = planned_engine(causal=False, depth=depth, concurrency=requests_at_once, planner=planner)
-    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
+    asked = [Request(i, prompts()[0], SamplingParams(max_tokens=100, ignore_eos=True)) for i in range(3 * CONCURRENCY)]
     list(engine.generate(asked))
     pairs = list(itertools.pairwise(happened))
     steady = pairs[pairs.index(("look_ahead", "plan")) :]
     plans = steady.count(("look_ahead", "plan"))
     assert plans > 5 and steady.count(("order", "plan")) < 0.5 * plans
-    probes = [order for order in orders if order.steps == GAMMA]
+    probes = [order for order in orders if order.steps == GAMMA and order.plan is None]
     assert 0.8 * plans <= len(probes) < 0.5 * len(orders) and {o.steps for o in orders} <= {0, 1, GAMMA}
-    assert all(order.plan is None and order.budget <= 3 for order in probes[-plans // 2 :])
+    assert all(order.budget <= 3 for order in probes)
     assert learnt.count(GAMMA) >= 0.8 * len(probes)
 
 

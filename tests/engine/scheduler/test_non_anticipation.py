@@ -12,7 +12,7 @@ from enumerated_rounds import GAMMA, Schedule, ToyChain, emitted
 from dspark.engine.scheduler.allocation import allocate
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
 from dspark.engine.scheduler.history import SurvivalHistory
-from dspark.engine.scheduler.planner import RoundPlanner, _Review
+from dspark.engine.scheduler.planner import Review, RoundPlanner
 from dspark.engine.scheduler.policies import ScheduleView, Threshold
 from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import hazards
@@ -75,10 +75,10 @@ def planned(times: np.ndarray, *, causal: bool, one_s: float | None = None) -> S
 class Impatient(RoundPlanner):
     """Drafts in the next round what the last block it may know of was worth most of: few rounds are looked at here."""
 
-    def _fresh_review(self, load: RoundLoad, rounds: int) -> _Review:
+    def review(self, load: RoundLoad) -> Review:
         return self._reviewed(load)
 
-    def _next_steps(self, load: RoundLoad, review: _Review, rounds: int) -> int:
+    def _next_steps(self, load: RoundLoad, review: Review, rounds: int) -> int:
         return (0, *self._lengths)[int(np.argmax(review.log_worth))]
 
 
