@@ -53,7 +53,9 @@ class _Tile:
 def _quick_tile(block_m: int, rows: int, *, head_dim: int) -> _Tile:
     """For few programs, where a split is one or two steps, of requests with so many packed rows at most."""
     if head_dim > 64:
-        return _Tile(128, 128, 4, 2)
+        if block_m > 16:
+            return _Tile(128, 128, 4, 2)
+        return _Tile(64, 64, 4 if rows <= 4 else 2, 2)
     if block_m > 16:
         return _Tile(128, 64, 2, 5)
     # More rows are longer at work on a step than two warps should be, and merging their splits takes longer too.
@@ -76,7 +78,7 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     # A second program for a request's other rows reads its K and V again. It pays where most have none, or where the
     # device is mostly idle.
     halves = tokens * group <= 16 * requests or 2 * requests * kv_heads < _FEW_PROGRAMS
-    if block_m == 32 and head_dim <= 64 and not full_precision and halves:
+    if block_m == 32 and not full_precision and halves:
         block_m = 16
     tiles = max(1, -(-rows // block_m))
     programs = requests * tiles * kv_heads
