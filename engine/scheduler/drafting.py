@@ -14,6 +14,7 @@ _MOST_ROUNDS = 8  # that one comparison speaks for
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
 _DEBT = 4.0  # probes that a change of the load may take in advance
+_FEWEST_ROUNDS = 16  # between two probes of one load: what they cost beyond the estimate stays small as well
 _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for the present
 
 
@@ -30,7 +31,8 @@ class DraftChoice:
     it stands below whole blocks, now and then it drafts one to see what that would bring. Such probes are paid from an
     account that grows by a fixed share of the time that passes. A mistaken stay at a length at which a shorter block,
     or none, would do better is charged to it too, with what it is estimated to cost; so all of it together stays below
-    that share but for a constant. A changed number of requests may overdraw the account by a few probes.
+    that share but for a constant. Probes of one load are some rounds apart in any case; a changed number of requests may
+    overdraw the account by a few probes, and has not to wait.
 
     Args:
         lengths: tokens of a block, rising; the last is a whole one's, at which it stands at first.
@@ -42,6 +44,7 @@ class DraftChoice:
         self._ahead = [0.0] * len(self._lengths)  # log of throughput, added up over rounds: each against the present
         self._account_s = 0.0
         self._probed_requests = 0
+        self._rounds_since_probe = 0
 
     @property
     def steps(self) -> int:
@@ -66,6 +69,7 @@ class DraftChoice:
             rounds: that went by since the last time, this one included.
         """
         self._compare(log_worth, min(rounds, _MOST_ROUNDS))
+        self._rounds_since_probe += rounds
         present, at = log_worth[self._at], self._at
         regret = max(1 - math.exp(present - max(log_worth[:at])), 0.0) if at else 0.0
         probe_s = max(draft_s[-1] - draft_s[at], 0.0)
@@ -80,6 +84,7 @@ class DraftChoice:
             return self.steps
         self._account_s -= price_s
         self._probed_requests = num_requests
+        self._rounds_since_probe = 0
         return self._lengths[-1]
 
     def _compare(self, log_worth: Sequence[float], rounds: int) -> None:
@@ -92,7 +97,7 @@ class DraftChoice:
             self._ahead = [0.0] * len(self._ahead)
 
     def _probes(self, num_requests: int, price_s: float) -> bool:
-        if self._account_s >= price_s:
+        if self._account_s >= price_s and self._rounds_since_probe >= _FEWEST_ROUNDS:
             return True
         ratio = num_requests / max(self._probed_requests, 1)
         return not 1 / _SAME_LOAD <= ratio <= _SAME_LOAD and self._account_s > -_DEBT * price_s
