@@ -182,7 +182,7 @@ def measure(
             for engine in engines.values():
                 if isinstance(engine.policy, Planned):
                     engine.planner = make_planner(engine, engine.policy)
-                tokens_per_s(engine, Load(prompts, temperature, answers=1, repeat=-1), rounds=[])
+                tokens_per_s(engine, Load(prompts, temperature, answers=size, repeat=-1), rounds=[])
             for repeat, (policy, engine) in itertools.product(range(options.repeats), engines.items()):
                 window: list[RoundMetrics] = []
                 load = Load(prompts, temperature, max(options.answers, 2 * size), repeat)
