@@ -71,8 +71,9 @@ def attention_kernel(
 
     WINDOW 0: tables [R, M] are block tables. Else they are cache rows [R, WINDOW], -1 = none, and if CAUSAL the last
     ones are the queries' own.
-    ROPE: q is [T, (Hq+2Hkv)*D] as the projection made it. Every program rotates its queries; the split that holds a new
-    row rotates and stores it before it reads its rows. One tile must then hold all queries of a request.
+    ROPE: q is [T, (Hq+2Hkv)*D] as the projection made it. Every program rotates its queries, and rotates and stores the
+    new rows among those that it reads before it reads them: it waits for no other. Programs of several tiles store the
+    same values.
     """
     request = tl.program_id(0)
     kv_head = tl.program_id(1) % KV_HEADS
@@ -108,12 +109,12 @@ def attention_kernel(
     end = tl.full([], WINDOW, dtype=tl.int32)
     if WINDOW == 0:
         end = tl.load(kv_lens + request)
+    first_fresh = end - num_queries  # cache row of the request's own first query, where it is causal or ROPE
     limit = tl.zeros([BLOCK_M], dtype=tl.int32) + end  # first cache row that a packed row does not see
     if CAUSAL:
-        limit = end - num_queries + query + 1
-        end = end - num_queries + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, num_queries - 1) + 1
+        limit = first_fresh + query + 1
+        end = first_fresh + tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, num_queries - 1) + 1
     end = tl.maximum(end, 0)
-    visible = end
 
     # Splits share what is really visible; those that are left over have nothing to do.
     split_rows = tl.cdiv(tl.maximum(tl.cdiv(end, SPLITS), MIN_ROWS), BLOCK_N) * BLOCK_N
@@ -135,7 +136,7 @@ def attention_kernel(
         cosine = tl.load(cos + angle[:, None] * angle_stride + dim[None, :], mask=q_inside, other=0.0)
         sine = tl.load(sin + angle[:, None] * angle_stride + dim[None, :], mask=q_inside, other=0.0)
         fresh = tl.arange(0, BLOCK_Q)
-        place = visible - num_queries + fresh
+        place = first_fresh + fresh
         mine = (fresh < num_queries) & (place >= begin) & (place < end)
         fresh_angle = tl.load(angle_rows + first_token + fresh, mask=mine, other=0).to(tl.int64)
         fresh_row = tl.load(cache_rows + first_token + fresh, mask=mine, other=0).to(tl.int64)

@@ -13,7 +13,7 @@ from dspark.kernels.attention.split_plan import SplitPlan, plan_splits
 from dspark.kernels.pdl import launch_options, launches_early
 from dspark.kernels.rope_cache.triton import rope_and_cache
 
-# Packed rows up to which the attention kernel itself rotates queries and stores K and V: one tile must hold them.
+# Packed rows up to which the attention kernel itself rotates queries and stores K and V: each tile does it anew.
 _MAX_FUSED_ROWS = 32
 # Of a merge step: as many registers as the main loop takes anyway.
 _MERGED_ELEMENTS = 4096

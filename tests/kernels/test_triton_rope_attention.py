@@ -13,6 +13,7 @@ REQUESTS = {
     "decoding": [(1, 17), (1, 300), (1, 64)],
     "across_splits": [(4, 258), (3, 3)],
     "padding_request": [(2, 9), (0, 0), (1, 5)],
+    "several_tiles": [(8, 9), (1, 64), (8, 67), (6, 300)],
 }
 
 
@@ -21,6 +22,27 @@ REQUESTS = {
 @pytest.mark.parametrize("requests", REQUESTS.values(), ids=REQUESTS.keys())
 @pytest.mark.parametrize("heads", [(6, 2, 16), (9, 3, 24), (8, 2, 128)], ids=str)
 def test_one_launch(device, requests, causal: bool, norm: bool, heads) -> None:
+    compare(device, requests, heads, causal=causal, norm=norm)
+
+
+@pytest.mark.parametrize("heads", [(6, 2, 16), (8, 2, 128)], ids=str)
+def test_no_split_reads_a_new_row_that_only_another_one_stores(device, heads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the splits of a launch run in any order; the interpreter takes them one by one, the last one last."""
+    if device.type == "cuda":
+        pytest.skip("a GPU chooses the order itself")
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    own = InterpreterBuilder.set_grid_idx
+
+    def last_split_first(builder, request: int, tile: int, split: int) -> None:
+        own(builder, request, tile, builder.grid_dim[2] - 1 - split)
+
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", last_split_first)
+    # The first of two tiles sees some of eight new rows, with the end of a split among them.
+    compare(device, [(8, visible) for visible in (67, 131, 133, 197)], heads, causal=True, norm=False)
+
+
+def compare(device, requests, heads, *, causal: bool, norm: bool) -> None:
     from dspark.kernels.attention.reference import rope_attention as reference
     from dspark.kernels.attention.triton import rope_attention
     from dspark.kernels.rope_cache import rotation_tables
