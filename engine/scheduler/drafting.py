@@ -31,8 +31,8 @@ class DraftChoice:
     it stands below whole blocks, now and then it drafts one to see what that would bring. Such probes are paid from an
     account that grows by a fixed share of the time that passes. A mistaken stay at a length at which a shorter block,
     or none, would do better is charged to it too, with what it is estimated to cost; so all of it together stays below
-    that share but for a constant. Probes of one load are some rounds apart in any case; a changed number of requests may
-    overdraw the account by a few probes, and has not to wait.
+    that share but for a constant. Probes of one load are some rounds apart in any case; a changed number of requests
+    may overdraw the account by a few probes, and has not to wait.
 
     Args:
         lengths: tokens of a block, rising; the last is a whole one's, at which it stands at first.
