@@ -20,7 +20,7 @@ class RoundOrder:
     lengths: np.ndarray  # [R] int64, drafted tokens to verify, at most
     # Of them all, chosen on the device by the survival of this very block; None: whatever `lengths` say.
     budget: int | None = None
-    # Whose expectations the round can be held to; None: nobody planned it, or for other requests.
+    # Whose expectations the round can be held to; None: nobody planned it, or for other requests or another block.
     plan: RoundPlan | None = None
     proposals: Proposals | None = None  # the block itself, where the host drafts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 # A plan takes the host some tenths of a millisecond, a good part of a short round: kept for so long, it takes little.
 _PLAN_LIFE_S = 8e-3
-# Of few requests, whose blocks tell little, every so many rounds of a plan are looked at; more costs the host too much.
-_ROUNDS_TO_LOOK = 4
+# Few requests' blocks tell little each, so that one more is looked at in so many rounds; more costs the host too much.
+_ROUNDS_BETWEEN_LOOKS = 4
 # Share by which the number of requests may differ from a plan's until the next one is made.
 _SIMILAR_LOAD = 1 / 4
 # Share of the next blocks' tokens that a plan to be kept has room for at least: fewer mean that requests are ending.
@@ -139,16 +140,24 @@ class CausalScheduler:
         return plan
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A block whose confidence is under way to the host."""
+
+    rows: np.ndarray  # [R], slots
+    confidence: Download | None  # None: they had no block
+
+
 class AsyncScheduler:
     """Follows a planner that plans a round by earlier blocks, so that the host need not wait for the round's own.
 
     A plan is how many drafted tokens are verified in all; the device spends that on the block at hand. What it rests on
-    changes slowly, so a plan is kept for a few milliseconds, as long as there are about as many requests and drafting
-    goes on as it did. A probe, one longer block, is drafted in between, and the plan goes on behind it.
+    changes slowly, so a plan that drafts as much as the one before is kept for a few milliseconds, as long as there are
+    about as many requests. A probe, one longer block, is drafted amid its rounds and does not end it.
 
     A block's confidence takes three steps: its round's `order` asks for it, `revise` has it copied to the host, and a
     later round takes it in. One is under way at a time. Where the plan still goes, `look_ahead` of a later round takes
-    the block in while the device works, and learns from it or, at the plan's end, makes the next plan of it, for rounds
+    the block in while the device works, learns from it and, at the plan's end, makes the next plan of it, for rounds
     whose blocks are yet to be drafted. Where no plan goes, `order` takes in what is under way, asks for the block at
     hand, and plans by what is older.
     """
@@ -162,8 +171,7 @@ class AsyncScheduler:
         self._rounds = 0  # ordered since it was made
         self._owes_probe = False  # is its probe yet to be drafted
         self._reads_block = False  # is the confidence of the block at hand wanted
-        # Slots [R] of the block whose confidence is under way, and that confidence; its None: they had no block.
-        self._awaited: tuple[np.ndarray, Download | None] | None = None
+        self._awaited: _Awaited | None = None
 
     def order(self, rows: np.ndarray) -> RoundOrder:
         """The next round of slots `rows` [R], before its block is drafted."""
@@ -171,37 +179,40 @@ class AsyncScheduler:
         steps, caps = useful_steps(self._slots, rows, self._next_steps())
         if self._plan is not None and self._goes_for(self._plan, rows):
             return self._kept_order(self._plan, rows, steps, caps)
-        has_block = self._take_in()
+        awaited = self._awaited
+        if awaited is not None:
+            self._take_in(awaited)
         self._ask_for_block(rows, steps)
         view = self._slots.history.before(rows)
-        if has_block is not None:
-            self._learn(view, has_block=has_block)
+        if awaited is not None:
+            self._learn(awaited, view)
         plan = self._new_plan(rows, view, caps)
         return RoundOrder(steps, caps, budget=plan.budget, plan=plan)
 
     def revise(self, rows: np.ndarray, order: RoundOrder, draft: DraftOutput) -> RoundOrder:
         """The same with the block drafted."""
         if self._reads_block:
-            self._awaited = rows, Download(draft.confidence_logits)
+            self._awaited = _Awaited(rows, Download(draft.confidence_logits))
         return order
 
     def look_ahead(self, rows: np.ndarray) -> None:
-        """The round is launched: learn from an older block, and replace a plan that has been kept long enough.
+        """The round is launched: learn from an older block, and replace a plan at its end.
 
         The round at hand was launched by the old plan, so its block may not come into the new one any more than those
         of the rounds that the new one will be for.
         """
-        if self._plan is None or self._reads_block:
+        if self._reads_block:
             return
-        if self._awaited is None:
+        if (awaited := self._awaited) is None:
             if self._rounds == 1:
-                # So that this and the next plan do not fall into one round.
+                # Where block lengths are to be compared anew: not in the round that makes the next plan.
                 self._planner.review(round_load(self._slots, rows))
             return
-        has_block = bool(self._take_in())
+        self._take_in(awaited)
         view = self._slots.history.latest(rows)
-        self._learn(view, has_block=has_block)
+        self._learn(awaited, view)
         if not self._rounds_kept:
+            assert self._plan is not None, "the round at hand was ordered by one"
             # For rounds to come: requests that end now are followed by others.
             self._new_plan(rows, view, np.full(len(rows), self._plan.lasting_steps))
 
@@ -230,8 +241,8 @@ class AsyncScheduler:
             self._owes_probe = False
         self._reads_block = False
         # Where nobody has a use for a block the plan waits for those that come next.
-        tells = is_probe or steps == plan.lasting_steps
-        looks = len(rows) < RECENT_BLOCKS and self._rounds % _ROUNDS_TO_LOOK == 0
+        tells = steps >= plan.lasting_steps
+        looks = len(rows) < RECENT_BLOCKS and self._rounds % _ROUNDS_BETWEEN_LOOKS == 0
         if self._awaited is None and tells and (ends or is_probe or looks):
             self._ask_for_block(rows, steps)
         if ends and (self._reads_block or self._awaited is None):
@@ -248,29 +259,24 @@ class AsyncScheduler:
         self._reads_block = True
         self._slots.history.schedule(rows, drafted=steps > 0)
         if steps == 0:
-            self._awaited = rows, None
+            self._awaited = _Awaited(rows, None)
 
-    def _take_in(self) -> bool | None:
-        """Wait for the confidence that is under way, and remember it of those requests that are still there.
-
-        Was it of a block? None: none is under way.
-        """
-        if self._awaited is None:
-            return None
-        (rows, confidence), history = self._awaited, self._slots.history
+    def _take_in(self, awaited: _Awaited) -> None:
+        """Wait for the confidence that is under way, and remember it of those requests that are still there."""
         self._awaited = None
+        rows, confidence, history = awaited.rows, awaited.confidence, self._slots.history
         # Whoever left or lost its cache meanwhile has a history of its own again, with nothing awaited.
         there = history.scheduled[rows] > history.processed[rows]
         found = None if confidence is None else hazards(confidence.wait()[there], self._temperatures)
         history.process(rows[there], found)
-        return confidence is not None
 
-    def _learn(self, view: HistoryView, *, has_block: bool) -> None:
-        self._planner.learn(view.hazards[view.known] if has_block else None)
+    def _learn(self, awaited: _Awaited, view: HistoryView) -> None:
+        """Have the planner learn from what was taken in, as far as a plan may rest on it."""
+        self._planner.learn(None if awaited.confidence is None else view.hazards[view.known])
 
     def _new_plan(self, rows: np.ndarray, view: HistoryView, caps: np.ndarray) -> RoundPlan:
         load = round_load(self._slots, rows)
-        plan = self._planner.plan(view.hazards, caps, load, known=view.known, is_fresh=False, rounds=self._rounds)
+        plan = self._planner.plan(view.hazards, caps, load, known=view.known, rounds=self._rounds)
         self._rounds = 0
         self._owes_probe = plan.next_steps > plan.lasting_steps
         was_steady = self._plan is not None and self._plan.lasting_steps == plan.lasting_steps

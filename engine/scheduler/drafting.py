@@ -14,7 +14,7 @@ _MOST_ROUNDS = 8  # that one comparison speaks for
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
 _DEBT = 4.0  # probes that a change of the load may take in advance
-_FEWEST_ROUNDS = 16  # between two probes of one load: what they cost beyond the estimate stays small as well
+_FEWEST_ROUNDS = 16  # between two probes of one load: what they cost beyond the estimate is to stay small as well
 _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for the present
 
 
@@ -31,8 +31,8 @@ class DraftChoice:
     it stands below whole blocks, now and then it drafts one to see what that would bring. Such probes are paid from an
     account that grows by a fixed share of the time that passes. A mistaken stay at a length at which a shorter block,
     or none, would do better is charged to it too, with what it is estimated to cost; so all of it together stays below
-    that share but for a constant. Probes of one load are some rounds apart in any case; a changed number of requests
-    may overdraw the account by a few probes, and has not to wait.
+    that share but for a constant. Probes of one load are some rounds apart in any case; where the number of requests
+    changes, the next one need not wait and may overdraw the account by a few probes.
 
     Args:
         lengths: tokens of a block, rising; the last is a whole one's, at which it stands at first.

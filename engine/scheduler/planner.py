@@ -24,13 +24,17 @@ _SAME_REQUESTS = 1 / 8  # share of the requests that may come or go without anot
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What a round verifies, how much it drafts at its end, and what is expected of it."""
+    """What a round verifies, how much it drafts at its end, and what is expected of it.
+
+    It goes for later rounds too, if whoever follows it keeps it. Where the next block is a probe, which is drafted to
+    see what longer blocks would bring, they have a shorter one, and the expected times are theirs.
+    """
 
     load: RoundLoad
     budget: int  # drafted tokens to verify in all
     next_steps: int  # tokens of the block drafted at the end, at most G; 0: none is drafted
-    lasting_steps: int  # of the blocks after it: fewer where the next one is a probe
-    probe_budget: int  # drafted tokens to verify of the next one in all, if it is a probe
+    lasting_steps: int  # of the blocks after it; fewer, if it is a probe
+    probe_budget: int  # drafted tokens to verify in all where the block is a probe
     survival_sum: float  # of the tokens to verify: accepted ones, if confidence is calibrated
     expected_tokens: float  # emitted by all requests together, after correction by what was accepted before
     expected: PartTimes  # after correction by what was measured
@@ -75,7 +79,6 @@ class RoundPlanner:
         self._choice = DraftChoice(self._lengths)
         self._gains = BlockGains(self._lengths)
         self._acceptance = AcceptanceRatio()
-        self._drafted = (True, True)  # was the block to be verified drafted, and the one before it
         self._missed = True  # no block was seen in the round before
         self._review: Review | None = None
         self._rounds_to_review = 0
@@ -97,43 +100,38 @@ class RoundPlanner:
         load: RoundLoad,
         *,
         known: NDArray[np.bool_] | None = None,
-        is_fresh: bool = True,
         rounds: int = 1,
     ) -> RoundPlan:
-        """Plan the next round of R requests.
+        """Plan the next round of R requests, and those that the plan is kept for.
 
         Args:
-            hazards: [R, k], older than the block to be verified (see `SurvivalHistory.before`), drafted or not; with
-                `causal` or `certain` those of that block itself, [R, 0] if it has none. k: tokens that were drafted.
+            hazards: [R, k], older than the block to be verified (see `SurvivalHistory.before`), drafted or not, and
+                learnt from by whoever took them in; with `causal` or `certain` those of that block itself, [R, 0] if it
+                has none, which are learnt from here. k: tokens that were drafted.
             caps: [R], drafted tokens that may be verified; 0 for a request without a draft.
             known: [R], which rows of hazards were seen; None: all.
-            is_fresh: they were not learnt from before; those of the block to be verified never were.
             rounds: since the last plan, this one included; between them the last one was followed.
 
         Raises:
             ProfileError: more requests than the largest profiled batch has room for.
         """
         num_requests = load.num_requests
-        was_drafted = self._drafted[0 if self._reads_own_block else 1]
         seen = hazards if known is None else hazards[known]
         if self._reads_own_block:
             gain = gain_curve(hazards, caps)
         else:
-            if is_fresh:
-                self.learn(seen if was_drafted else None)
             gain = self._expected_gain(seen, caps, caps if known is None else caps[known])
         gain = self._acceptance.ratio * gain
 
         review = self.review(load)
         self._rounds_to_review -= rounds
         next_steps = self._next_steps(load, review, rounds)
-        # Only who reads the next block has this plan for it alone; others keep it for the blocks after it too.
+        # A plan by the block itself is for one round. Others are kept, and most of their rounds end without the probe.
         steps = next_steps if self._reads_own_block else self._choice.steps
         budget = self._best_of(gain, load, steps=steps)
         if self._reads_own_block:
             # Only now: how much of the next block is drafted is in the objective, and must not depend on this block.
-            self.learn(seen if was_drafted else None)
-        self._drafted = (next_steps > 0, self._drafted[0])
+            self.learn(seen)
         curve, expected = self.clock.parts(load, num_tokens=num_requests + budget, steps=steps)
         return RoundPlan(
             load=load,
@@ -148,9 +146,9 @@ class RoundPlanner:
         )
 
     def review(self, load: RoundLoad) -> Review:
-        """What could be drafted, compared anew if the last time is long ago.
+        """What could be drafted, compared anew if the last comparison is long ago.
 
-        `plan` does so too, and takes twice as long then.
+        `plan` asks for it, and takes twice as long where it is compared then: ask in a round before.
         """
         review = self._review
         if self._rounds_to_review <= 0 or review is None or _differs(load.num_requests, review.num_requests):
@@ -159,7 +157,10 @@ class RoundPlanner:
         return review
 
     def learn(self, hazards: HazardArray | None) -> None:
-        """Take in blocks [R, k] that no plan rests on; None: there were none, where some might have been."""
+        """Take in blocks [R, k] of one round, R or k 0 where none was seen; None: none was drafted either.
+
+        Once each, before a plan that rests on them. With `causal` or `certain`, `plan` does it.
+        """
         if hazards is None or not hazards.size:
             self._gains.miss()
             self._missed = True
@@ -244,6 +245,7 @@ class RoundPlanner:
             round_s = step_s[: len(gain)] + draft_s[-1]
             budget = self._search(gain, round_s, num_requests=num_requests)
             log_worth.append(math.log((num_requests + gain[budget]) / round_s[budget]))
+        # The last length is a whole block's, as a probe is.
         return Review(num_requests, plain_s, tuple(draft_s), tuple(log_worth), probe_budget=int(budget))
 
 

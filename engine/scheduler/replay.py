@@ -231,16 +231,18 @@ def _planned(
     slots = np.arange(concurrency)
     lengths = np.zeros((rounds, concurrency), dtype=np.int64)
     drafted = np.zeros(rounds, dtype=np.int64)
-    steps = planner.first_steps
+    steps, steps_before = planner.first_steps, 0
     for i, rows in enumerate(draws.rows):
         history.reset(slots[draws.fresh[i]])
         history.schedule(slots, drafted=steps > 0)
         own = blocks.hazards[rows, :steps]
         older = history.before(slots)
         caps = np.minimum(steps, blocks.caps[rows])
+        if not reads_own:
+            planner.learn(older.hazards[older.known] if steps_before > 0 else None)
         plan = planner.plan(own if reads_own else older.hazards, caps, load, known=None if reads_own else older.known)
         lengths[i] = allocate(own, caps, budget=plan.budget)
         history.process(slots, own if steps > 0 else None)
-        steps = plan.next_steps
+        steps_before, steps = steps, plan.next_steps
         drafted[i] = steps
     return lengths, drafted

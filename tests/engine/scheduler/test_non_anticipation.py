@@ -56,7 +56,7 @@ def planned(times: np.ndarray, *, causal: bool, one_s: float | None = None) -> S
         kind = RoundPlanner if one_s is None else Impatient
         planner = kind(RoundClock(curve(times, one_s), adapt=False), gamma=GAMMA, causal=causal)
         history, slots = SurvivalHistory(requests, GAMMA), np.arange(requests)
-        steps = planner.first_steps
+        steps, steps_before = planner.first_steps, 0
         for logits in (*past, own_bytes):
             own = _hazards(logits, requests)[:, :steps]
             history.schedule(slots, drafted=steps > 0)
@@ -64,9 +64,11 @@ def planned(times: np.ndarray, *, causal: bool, one_s: float | None = None) -> S
             view = history.before(slots)
             caps = np.full(requests, steps)
             load = RoundLoad(requests, 0)
+            if not causal:
+                planner.learn(view.hazards[view.known] if steps_before else None)
             plan = planner.plan(own if causal else view.hazards, caps, load, known=None if causal else view.known)
             result = allocate(own, caps, budget=plan.budget)
-            steps = plan.next_steps
+            steps_before, steps = steps, plan.next_steps
         return tuple(result.tolist())
 
     return lambda past, logits: lengths(past, logits.tobytes(), len(logits))

@@ -8,7 +8,7 @@ import pytest
 from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.capacity import first_drop_budget, gain_curve
 from dspark.engine.scheduler.gain_average import GainAverage, rescaled
-from dspark.engine.scheduler.planner import RoundPlanner
+from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.round_time import RoundClock, RoundLoad
 from dspark.engine.scheduler.survival import hazards, survival
 from dspark.profiles import Staircase, StepCurve
@@ -42,6 +42,12 @@ def make_planner(curve: StepCurve | None = None, **options: object) -> RoundPlan
     return RoundPlanner(clock, gamma=GAMMA, **options)  # type: ignore[arg-type]
 
 
+def learn_and_plan(planner: RoundPlanner, seen: np.ndarray, caps: np.ndarray, load: RoundLoad) -> RoundPlan:
+    """By blocks that have just become known."""
+    planner.learn(seen)
+    return planner.plan(seen, caps, load)
+
+
 def random_hazards(requests: int, *, seed: int, mean: float = 1.0) -> np.ndarray:
     logits = np.random.default_rng(seed).normal(mean, 1.5, (requests, GAMMA)).astype(np.float32)
     return hazards(logits, np.ones(GAMMA))
@@ -64,7 +70,7 @@ def test_many_requests_plan_for_the_block_before(requests: int) -> None:
     planner, caps = make_planner(curve), np.full(requests, GAMMA)
     for seed in range(5):
         seen = random_hazards(requests, seed=seed)
-        plan = planner.plan(seen, caps, RoundLoad(requests, 100))
+        plan = learn_and_plan(planner, seen, caps, RoundLoad(requests, 100))
         assert plan.budget == best_by_hand(seen, requests, curve)
         assert plan.num_tokens == requests + plan.budget and plan.next_steps == GAMMA
         assert plan.expected_tokens == pytest.approx(requests + gain_curve(seen, caps)[plan.budget])
@@ -113,7 +119,7 @@ def test_one_request_settles_on_the_best_constant_budget() -> None:
     planner, load, budgets = make_planner(curve), RoundLoad(1, 50), []
     for i in range(80):
         seen = hopeless if i % 2 else promising
-        budgets.append(planner.plan(seen, np.array([GAMMA]), load).budget)
+        budgets.append(learn_and_plan(planner, seen, np.array([GAMMA]), load).budget)
     mean = np.append(0, np.cumsum((survival(hopeless) + survival(promising))[0] / 2))
     theta = (1 + mean) / [float(curve.step_time_s(1 + m)) + 0.051 for m in range(GAMMA + 1)]
     assert set(budgets[40:]) == {int(np.argmax(theta))}
@@ -122,10 +128,11 @@ def test_one_request_settles_on_the_best_constant_budget() -> None:
 def test_drafting_stops_where_it_does_not_pay_and_then_is_no_part_of_the_round() -> None:
     planner = make_planner(make_curve(draft_s=0.4))
     load, view = RoundLoad(32, 100), random_hazards(32, seed=4, mean=-4.0)
-    steps, plans = planner.first_steps, []
+    steps, steps_before, plans = planner.first_steps, 0, []
     for _ in range(400):
+        planner.learn(view if steps_before else None)
         plans.append(planner.plan(view, np.full(32, steps), load))
-        steps = plans[-1].next_steps
+        steps_before, steps = steps, plans[-1].next_steps
     assert planner.first_steps == 0
     paused = [p for p in plans if p.next_steps == 0]
     assert len(paused) > 380 and all(p.expected.draft_s == 0 for p in paused)
@@ -134,10 +141,11 @@ def test_drafting_stops_where_it_does_not_pay_and_then_is_no_part_of_the_round()
 
 def test_drafting_resumes_when_a_probe_shows_that_it_pays() -> None:
     planner, load = make_planner(make_curve(draft_s=0.2)), RoundLoad(32, 100)
-    steps, stood = planner.first_steps, []
+    steps, steps_before, stood = planner.first_steps, 0, []
     for i in range(600):
         view = random_hazards(32, seed=i, mean=-4.0 if i < 200 else 4.0)
-        steps = planner.plan(view, np.full(32, steps), load).next_steps
+        planner.learn(view if steps_before else None)
+        steps_before, steps = steps, planner.plan(view, np.full(32, steps), load).next_steps
         stood.append(planner.first_steps)
     assert stood[199] == 0 and stood[-1] == GAMMA
     # The memory of 512 blocks, sixteen rounds of 32, gives way to what probes see.
@@ -146,14 +154,14 @@ def test_drafting_resumes_when_a_probe_shows_that_it_pays() -> None:
 
 def lengths_of(planner: RoundPlanner, rounds: int, *, requests: int, mean: float, seed: int = 0) -> list[int]:
     """Tokens of the blocks that are drafted round by round; a block's survival becomes known a round later."""
-    load, steps, view, lengths = RoundLoad(requests, 100), planner.first_steps, None, []
+    load, steps, steps_before, lengths = RoundLoad(requests, 100), planner.first_steps, 0, []
+    view, known = np.zeros((requests, GAMMA), np.int32), np.zeros(requests, dtype=bool)
     for i in range(rounds):
-        older = np.zeros((requests, GAMMA), np.int32) if view is None else view
-        known = np.full(requests, view is not None)
-        lengths.append(planner.plan(older, np.full(requests, steps), load, known=known).next_steps)
+        planner.learn(view if steps_before else None)
+        lengths.append(planner.plan(view, np.full(requests, steps), load, known=known).next_steps)
         if steps:
-            view = random_hazards(requests, seed=seed + i, mean=mean)[:, :steps]
-        steps = lengths[-1]
+            view, known = random_hazards(requests, seed=seed + i, mean=mean)[:, :steps], np.ones(requests, dtype=bool)
+        steps_before, steps = steps, lengths[-1]
     return lengths
 
 
@@ -198,8 +206,8 @@ def test_a_longer_block_than_those_before_is_verified_as_such_blocks_were() -> N
     planner, load = make_planner(curve), RoundLoad(32, 100)
     whole = random_hazards(32, seed=1, mean=3.0)
     for _ in range(30):
-        before = planner.plan(whole, np.full(32, GAMMA), load)
-    plan = planner.plan(whole[:, :1], np.full(32, GAMMA), load)
+        before = learn_and_plan(planner, whole, np.full(32, GAMMA), load)
+    plan = learn_and_plan(planner, whole[:, :1], np.full(32, GAMMA), load)
     assert plan.budget == before.budget > 32
     assert plan.expected_tokens == pytest.approx(before.expected_tokens, rel=0.01)
 
@@ -241,7 +249,7 @@ def test_observed_times_come_back_in_later_plans() -> None:
     planner = RoundPlanner(RoundClock(make_curve()), gamma=GAMMA)
     view, caps, load = random_hazards(20, seed=1), np.full(20, GAMMA), RoundLoad(20, 1)
     for _ in range(300):
-        plan = planner.plan(view, caps, load)
+        plan = learn_and_plan(planner, view, caps, load)
         curve = plan.curve
         planner.observe(plan, target_s=1.3 * curve.target_s, verify_s=2 * curve.verify_s)
         if plan.next_steps:
@@ -259,12 +267,12 @@ def test_acceptance_that_differs_from_calibration_is_found(share: float) -> None
     view, caps, load = random_hazards(32, seed=1), np.full(32, GAMMA), RoundLoad(32, 1)
     rng = np.random.default_rng(0)
     for _ in range(400):
-        plan = planner.plan(view, caps, load)
+        plan = learn_and_plan(planner, view, caps, load)
         planner.observe(plan, accepted=int(rng.poisson(share * plan.survival_sum)))
     assert plan.expected_tokens == pytest.approx(32 + share * plan.survival_sum, rel=0.03)
     frozen = make_planner(curve)
     for _ in range(50):
-        plan = frozen.plan(view, caps, load)
+        plan = learn_and_plan(frozen, view, caps, load)
         frozen.observe(plan, accepted=0)
     assert plan.expected_tokens == pytest.approx(32 + plan.survival_sum)
 
