@@ -13,7 +13,7 @@ MIN_SPLIT_ROWS = 256
 # ... unless the device would be mostly idle: then latency alone counts, and this many splits may be shorter.
 MAX_SHORT_SPLITS = 16
 MAX_SPLITS = 32
-# Packed rows of the mean request up to which tiles of 16 are chosen, though the longest has more than that.
+# Packed rows of the mean request up to which tiles of 16 are chosen, though the longest request has more than 16.
 _FEW_ROWS = 12
 # With fewer programs than multiprocessors (132) a tile is chosen for latency.
 _FEW_PROGRAMS = 132
@@ -79,8 +79,8 @@ def plan_splits(layout: AttentionLayout, q: Tensor, k_cache: Tensor) -> SplitPla
     block_m = 16 if rows <= 16 else 32 if rows <= 32 or full_precision else 64
     # A second program for a request's other rows reads its K and V again. It pays where few have any, or where the
     # device is mostly idle.
-    halves = tokens * group <= _FEW_ROWS * requests or 2 * requests * kv_heads < _FEW_PROGRAMS
-    if block_m == 32 and not full_precision and halves:
+    halved = tokens * group <= _FEW_ROWS * requests or 2 * requests * kv_heads < _FEW_PROGRAMS
+    if block_m == 32 and not full_precision and halved:
         block_m = 16
     tiles = max(1, -(-rows // block_m))
     programs = requests * tiles * kv_heads

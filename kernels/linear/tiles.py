@@ -1,4 +1,4 @@
-"""Which products of few rows run in one fused launch, and what a program of it computes."""
+"""Which products of few rows run in a launch of our own, and what a program of it computes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ MAX_SINGLE_ROW_WEIGHT = 12 << 20
 MIN_CORE_ROWS, MAX_CORE_ROWS = 3, 16
 MAX_CORE_WIDTH = 2048
 MAX_CORE_WEIGHT = 2 << 20
-# Of larger weights those that are wide, or gated, are read faster than by cuBLAS, in steps, from two rows on.
+# Of larger weights those that are wide, or gated, are read faster in steps than by cuBLAS, from two rows on.
 MIN_DEEP_ROWS = 2
 MIN_DEEP_WIDTH = 4096
 MIN_DEEP_WEIGHT = MAX_STREAMED_WEIGHT
@@ -28,7 +28,7 @@ _FEW_PROGRAMS = 48
 class StreamTile:
     """A program's share where rows are multiplied element by element."""
 
-    norms: ClassVar[bool] = True
+    fuses_norm: ClassVar[bool] = True
     block_n: int  # columns of the result
     block_k: int
     num_warps: int
@@ -49,7 +49,7 @@ class CoreTile:
     block_k: int
     num_warps: int
     stages: int = 1  # steps on their way at once, if the width takes several
-    norms: bool = True  # does it take the norm before it in; else that has a launch of its own
+    fuses_norm: bool = True  # takes the norm before it in, a step being the whole width; else that is its own launch
 
     def constants(self, rows: int) -> dict[str, int]:
         """The kernel's compile-time arguments for so many rows."""
@@ -78,12 +78,11 @@ def choose_tile(
     if rows == 1 and (weight_rows, width) in SINGLE_ROW_TILES:
         return SINGLE_ROW_TILES[weight_rows, width]
     elements = weight_rows * width
-    few = MIN_CORE_ROWS <= rows <= MAX_CORE_ROWS
-    if few and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT and dtype != torch.float32:
-        return _core_tile(weight_rows, width, gated)
-    several = MIN_DEEP_ROWS <= rows <= MAX_CORE_ROWS and dtype != torch.float32
-    if several and elements > MIN_DEEP_WEIGHT and (gated or width >= MIN_DEEP_WIDTH):
-        return _deep_core_tile(gated)
+    if rows <= MAX_CORE_ROWS and dtype != torch.float32:
+        if rows >= MIN_CORE_ROWS and width <= MAX_CORE_WIDTH and elements <= MAX_CORE_WEIGHT:
+            return _core_tile(weight_rows, width, gated)
+        if rows >= MIN_DEEP_ROWS and elements > MIN_DEEP_WEIGHT and (gated or width >= MIN_DEEP_WIDTH):
+            return _deep_core_tile(gated)
     if rows <= MAX_STREAMED_ROWS:
         small = elements <= MAX_STREAMED_WEIGHT
         if small or (rows == 1 and (gated or elements <= MAX_SINGLE_ROW_WEIGHT)):
@@ -118,7 +117,7 @@ def _deep_core_tile(gated: bool) -> CoreTile:
 
     With the norm inside, the steps of x would not go straight from memory to the tensor cores.
     """
-    return CoreTile(block_n=16, parts=2, block_k=128, num_warps=2, stages=3 if gated else 6, norms=False)
+    return CoreTile(block_n=16, parts=2, block_k=128, num_warps=2, stages=3 if gated else 6, fuses_norm=False)
 
 
 def _power_of_2(number: int) -> int:

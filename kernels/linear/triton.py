@@ -1,4 +1,4 @@
-"""Matrix products on the GPU: few rows stream a small weight in one fused launch, everything else goes to cuBLAS."""
+"""Matrix products on the GPU: few rows in launches of our own, by `choose_tile`; everything else goes to cuBLAS."""
 
 import torch
 import triton
@@ -87,8 +87,12 @@ def _core_kernel(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """The same on tensor cores. Warps share K in PARTS: a program's columns are too few for all of them."""
+    """The same on tensor cores. Warps share K in PARTS: a program's columns are too few for all of them.
+
+    NORM: the first step is the whole width.
+    """
     STEP: tl.constexpr = PARTS * BLOCK_K
+    tl.static_assert(not NORM or K <= STEP)
     row = tl.arange(0, BLOCK_T)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     # [PARTS, 1, BLOCK_K]
@@ -99,7 +103,6 @@ def _core_kernel(
     w_inside = (column < N)[None, :, None]
     parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
     up_parts = tl.zeros([PARTS, BLOCK_N, BLOCK_T], dtype=tl.float32)
-    squares = tl.zeros([PARTS, BLOCK_T, BLOCK_K], dtype=tl.float32)
     # The first step of the weight is on its way before x is there; it is multiplied last, behind the pipeline's steps.
     first_w = tl.load(w_row + lane, mask=w_inside & (lane < K), other=0.0)  # [PARTS, BLOCK_N, BLOCK_K]
     first_up = first_w
@@ -120,19 +123,15 @@ def _core_kernel(
             k = start + lane
             w = tl.load(w_row + k, mask=w_inside & (k < K), other=0.0)
             value = tl.load(x_row + k, mask=x_inside & (k < K), other=0.0)
-            if NORM:
-                wide = value.to(tl.float32)
-                squares += wide * wide
-                value = (wide * tl.load(norm_weight + k, mask=k < K, other=0.0).to(tl.float32)).to(value.dtype)
             turned = tl.permute(value, (0, 2, 1))  # [PARTS, BLOCK_K, BLOCK_T]
             parts = tl.dot(w, turned, parts)
             if GATED:
                 w_up = tl.load(w_row + N * K + k, mask=w_inside & (k < K), other=0.0)
                 up_parts = tl.dot(w_up, turned, up_parts)
+    wide = first.to(tl.float32)
+    squares = wide * wide
     if NORM:
-        wide_first = first.to(tl.float32)
-        squares += wide_first * wide_first
-        first = (wide_first * first_gain).to(first.dtype)
+        first = (wide * first_gain).to(first.dtype)
     turned_first = tl.permute(first, (0, 2, 1))
     parts = tl.dot(first_w, turned_first, parts)
     if GATED:
@@ -179,7 +178,7 @@ def linear(
     # Other programs still read x while the first ones write.
     assert rows == 0 or residual is None or residual.data_ptr() != x.data_ptr()
     tile = choose_tile(rows, weight.shape[0], width, gated, x.dtype)
-    if norm_weight is not None and (tile is None or not tile.norms):
+    if norm_weight is not None and (tile is None or not tile.fuses_norm):
         x = rms_norm(x, norm_weight, eps=eps)
         norm_weight = None
     if tile is None:

@@ -70,6 +70,7 @@ def test_full_precision_logits(device, rows: int) -> None:
     run(device, rows, SHAPES["even"], "norm", torch.bfloat16, out_dtype=torch.float32)
 
 
+# Just above the smallest such weights: a remainder in both.
 @pytest.mark.parametrize(("shape", "epilogue"), [((1028, 4104), "norm_bias_residual"), ((1028, 2056), "norm_silu_mul")])
 @pytest.mark.parametrize("rows", [2, 5])
 def test_large_weights_in_steps(device, rows: int, shape, epilogue: str) -> None:
