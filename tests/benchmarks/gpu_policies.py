@@ -62,7 +62,7 @@ class Load:
     prompts: list[list[int]]
     temperature: float
     answers: int  # that count
-    repeat: int  # other prompts and seeds each; negative ones are no other run's
+    repeat: int  # what counts has other prompts and seeds in each; -1: to warm up, where nothing counts
 
     def rows(self, concurrency: int) -> Iterator[Request]:
         """Requests without end; the first ones spread their ends over a request's life."""

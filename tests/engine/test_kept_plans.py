@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,37 @@ from dspark.engine.scheduler.block_gains import BlockGains
 from dspark.engine.scheduler.planner import RoundPlan, RoundPlanner
 from dspark.engine.scheduler.round_time import RoundClock
 from dspark.engine.scheduling import AsyncScheduler
+
+PLANNING = ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan"))
+
+
+def noted_calls(monkeypatch: pytest.MonkeyPatch, *methods: tuple[type, str]) -> list[str]:
+    """Names of those methods, as their calls begin."""
+    happened: list[str] = []
+
+    def noted(own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            happened.append(own.__name__)
+            return own(*args, **kwargs)
+
+        return call
+
+    for owner, name in methods:
+        monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
+    return happened
+
+
+def learnt_blocks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Hazards [R, k] of the blocks that planners learn from, round by round."""
+    learnt: list[np.ndarray] = []
+    own = BlockGains.take_in
+
+    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
+        learnt.append(seen)
+        own(gains, seen)
+
+    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    return learnt
 
 
 @DEPTHS
@@ -46,9 +78,7 @@ def test_a_kept_plan_is_replaced_behind_a_launch(depth: int, monkeypatch: pytest
     """There the device has work, and in front of a launch it may have none."""
     engine = planned_engine(causal=False, depth=depth)
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.05)
-    happened: list[str] = []
-    for owner, name in ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan")):
-        note_calls(monkeypatch, owner, name, happened)
+    happened = noted_calls(monkeypatch, *PLANNING)
     # All alike, so that little but its age ends a plan.
     asked = [Request(i, prompts()[0], SamplingParams(max_tokens=80, ignore_eos=True)) for i in range(2 * CONCURRENCY)]
     list(engine.generate(asked))
@@ -64,12 +94,7 @@ def test_requests_one_after_the_other_keep_a_plan_and_tell_of_some_blocks_meanwh
 ) -> None:
     engine = planned_engine(causal=False, depth=depth, concurrency=1)
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
-    happened: list[str] = []
-    for owner, name in (
-        *((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead")),
-        *((RoundPlanner, "plan"), (BlockGains, "take_in")),
-    ):
-        note_calls(monkeypatch, owner, name, happened)
+    happened = noted_calls(monkeypatch, *PLANNING, (BlockGains, "take_in"))
     orders = watched_orders(monkeypatch)
     asked = [Request(i, prompt, SamplingParams(max_tokens=40, ignore_eos=True)) for i, prompt in enumerate(prompts())]
     list(engine.generate(asked))
@@ -100,17 +125,7 @@ def test_a_probe_is_drafted_and_learnt_from_while_its_plan_is_kept(
 ) -> None:
     """Planning anew in front of its launches would have the device wait."""
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
-    happened: list[str] = []
-    for owner, name in ((AsyncScheduler, "order"), (AsyncScheduler, "look_ahead"), (RoundPlanner, "plan")):
-        note_calls(monkeypatch, owner, name, happened)
-    learnt: list[int] = []
-    own = BlockGains.take_in
-
-    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
-        learnt.append(seen.shape[1])
-        own(gains, seen)
-
-    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    happened, learnt = noted_calls(monkeypatch, *PLANNING), learnt_blocks(monkeypatch)
     orders = watched_orders(monkeypatch)
     planner = ProbesAlways(RoundClock(step_curve(*CURVE, gamma=GAMMA), adapt=False), gamma=GAMMA)
     engine = planned_engine(causal=False, depth=depth, concurrency=requests_at_once, planner=planner)
@@ -123,7 +138,7 @@ def test_a_probe_is_drafted_and_learnt_from_while_its_plan_is_kept(
     probes = [order for order in orders if order.steps == GAMMA and order.plan is None]
     assert 0.8 * plans <= len(probes) < 0.5 * len(orders) and {o.steps for o in orders} <= {0, 1, GAMMA}
     assert all(order.budget <= 3 for order in probes)
-    assert learnt.count(GAMMA) >= 0.8 * len(probes)
+    assert sum(blocks.shape[1] == GAMMA for blocks in learnt) >= 0.8 * len(probes)
 
 
 @DEPTHS
@@ -136,14 +151,7 @@ def test_rounds_that_are_longer_than_a_plan_lives_are_planned_each(depth: int, m
 
 @DEPTHS
 def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    learnt: list[np.ndarray] = []
-    own = BlockGains.take_in
-
-    def take_in(gains: BlockGains, seen: np.ndarray) -> None:
-        learnt.extend(seen)
-        own(gains, seen)
-
-    monkeypatch.setattr(BlockGains, "take_in", take_in)
+    learnt = learnt_blocks(monkeypatch)
     monkeypatch.setattr(scheduling, "_PLAN_LIFE_S", 0.15)
     engine = planned_engine(causal=False, depth=depth)
     # Of many lengths, so that plans are often given up before their time.
@@ -151,18 +159,8 @@ def test_no_block_is_learnt_from_twice(depth: int, monkeypatch: pytest.MonkeyPat
         Request(i, prompt, SamplingParams(max_tokens=20 + 7 * i, ignore_eos=True)) for i, prompt in enumerate(prompts())
     ]
     list(engine.generate(asked))
-    assert len({block.tobytes() for block in learnt}) == len(learnt) > 60
-
-
-def note_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, happened: list[str]) -> None:
-    """Have `happened` tell of every call of that method, as it begins."""
-    own = getattr(owner, name)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        happened.append(name)
-        return own(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, noted)
+    each = [block.tobytes() for blocks in learnt for block in blocks]
+    assert len(set(each)) == len(each) > 60
 
 
 @DEPTHS
