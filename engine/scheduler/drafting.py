@@ -14,7 +14,7 @@ _MOST_ROUNDS = 8  # that one comparison speaks for
 _EXPLORATION = 0.004  # of the time that may go into drafting for information alone
 _LEAST_PRICE = 0.25  # of a probe's time: a probed block is verified, and pays back what it is worth
 _DEBT = 4.0  # probes that a change of the load may take in advance
-_FEWEST_ROUNDS = 16  # between two probes of one load: what they cost beyond the estimate is to stay small as well
+PROBE_DISTANCE = 16  # rounds between probes of one load: what they cost beyond the estimate is to stay small as well
 _SAME_LOAD = 1.25  # ratio of request counts up to which an old probe speaks for the present
 
 
@@ -36,14 +36,16 @@ class DraftChoice:
 
     Args:
         lengths: tokens of a block, rising; the last is a whole one's, at which it stands at first.
+        probe_distance: rounds between two probes of one load, at least.
     """
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    def __init__(self, lengths: Sequence[int], *, probe_distance: int = PROBE_DISTANCE) -> None:
         self._lengths = (0, *lengths)
         self._at = len(lengths)
         self._ahead = [0.0] * len(self._lengths)  # log of throughput, added up over rounds: each against the present
         self._account_s = 0.0
         self._probed_requests = 0
+        self._probe_distance = probe_distance
         self._rounds_since_probe = 0
 
     @property
@@ -97,7 +99,7 @@ class DraftChoice:
             self._ahead = [0.0] * len(self._ahead)
 
     def _probes(self, num_requests: int, price_s: float) -> bool:
-        if self._account_s >= price_s and self._rounds_since_probe >= _FEWEST_ROUNDS:
+        if self._account_s >= price_s and self._rounds_since_probe >= self._probe_distance:
             return True
         ratio = num_requests / max(self._probed_requests, 1)
         return not 1 / _SAME_LOAD <= ratio <= _SAME_LOAD and self._account_s > -_DEBT * price_s

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dspark.engine.scheduler.arrays import FloatArray, HazardArray
 from dspark.engine.scheduler.block_gains import RECENT_BLOCKS, BlockGains
 from dspark.engine.scheduler.capacity import best_budget, first_drop_budget, gain_curve
-from dspark.engine.scheduler.drafting import DraftChoice, draft_lengths
+from dspark.engine.scheduler.drafting import PROBE_DISTANCE, DraftChoice, draft_lengths
 from dspark.engine.scheduler.estimators import AcceptanceRatio
 from dspark.engine.scheduler.gain_average import rescaled
 from dspark.engine.scheduler.round_time import PartTimes, RoundClock, RoundLoad
@@ -76,7 +76,8 @@ class RoundPlanner:
         self._search = first_drop_budget if causal else best_budget
         self._gamma = gamma
         self._lengths = (gamma,) if certain or clock.curve.draft_one is None else draft_lengths(gamma)
-        self._choice = DraftChoice(self._lengths)
+        # A look-up that finds nothing leaves a plain round: nothing but its own time, which is known, is spent on it.
+        self._choice = DraftChoice(self._lengths, probe_distance=1 if certain else PROBE_DISTANCE)
         self._gains = BlockGains(self._lengths)
         self._acceptance = AcceptanceRatio()
         self._missed = True  # no block was seen in the round before
