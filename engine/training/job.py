@@ -50,9 +50,6 @@ class TrainJobListener(TrainListener, Protocol):
     def wrote(self, progress: TextProgress) -> None:
         """The target has written more text."""
 
-    def note(self, text: str) -> None:
-        """Something to know that stops nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:

@@ -19,6 +19,7 @@ class Gathered:
     gradient_norm: float
     acceptance: tuple[float, ...]  # mean 1 - TV of each slot
     positions_per_s: float
+    step_time_s: float
 
 
 class StepMeter:
@@ -53,8 +54,9 @@ class StepMeter:
         loss, norm, *sums = self._sums.tolist()
         rates, counts = sums[: self._block_size], sums[self._block_size :]
         acceptance = tuple(rate / max(count, 1) for rate, count in zip(rates, counts, strict=True))
-        speed = self._positions / max(now_s - self._started_s, 1e-9)
-        gathered = Gathered(loss / self.steps, norm / self.steps, acceptance, speed)
+        taken_s = max(now_s - self._started_s, 1e-9)
+        speed = self._positions / taken_s
+        gathered = Gathered(loss / self.steps, norm / self.steps, acceptance, speed, taken_s / self.steps)
         self._sums.zero_()
         self._started_s, self._positions, self.steps = now_s, 0, 0
         return gathered

@@ -18,6 +18,7 @@ from dspark.engine.training.checkpoint import RunFolder, RunState
 from dspark.engine.training.evaluate import evaluate
 from dspark.engine.training.meter import Gathered, StepMeter
 from dspark.engine.training.optimizer import DraftOptimizer
+from dspark.engine.training.pace import Pace
 from dspark.engine.training.schedule import RunClock, learning_rate
 from dspark.engine.training.settings import TrainSettings
 from dspark.engine.training.step import DistillationStep
@@ -46,6 +47,9 @@ class TrainListener(Protocol):
 
     def evaluated(self, acceptance: Acceptance, *, is_best: bool) -> None:
         """The held-out texts were measured."""
+
+    def note(self, text: str) -> None:
+        """Something to know that stops nothing; may come from another thread."""
 
 
 class Trainer:
@@ -76,7 +80,9 @@ class Trainer:
         self._optimizer = DraftOptimizer(self._model, self._settings)
         self._clock = clock
         self.state = RunState()
-        self._meter = StepMeter(self._model.config.block_size, next(self._model.parameters()).device)
+        device = next(self._model.parameters()).device
+        self._meter = StepMeter(self._model.config.block_size, device)
+        self._pace = Pace(self._settings, compiles=device.type != "cpu")
 
     def resume(self) -> None:
         """Take up what the folder holds, if it has come to training yet.
@@ -101,7 +107,7 @@ class Trainer:
         clock = RunClock(self._settings, before_s=state.elapsed_s, clock=self._clock)
         # Of this process: an earlier one may have ended between two of them.
         evaluated_s = saved_s = read_s = clock.elapsed_s
-        with stop_requests() as stop, Ahead(self._batches, state.step) as ahead:
+        with stop_requests(self._acknowledge_stop) as stop, Ahead(self._batches, state.step) as ahead:
             self._meter.begin(self._clock())
             while clock.progress(state.step) < 1:
                 rate = learning_rate(self._settings, clock.progress(state.step))
@@ -157,6 +163,9 @@ class Trainer:
         state = self.state
         progress, left_s = clock.progress(state.step), clock.left_s(state.step)
         self._reporter.trained(Reading(state.step, progress, left_s, rate, gathered))
+        warning = self._pace.warning(gathered.step_time_s)
+        if warning is not None:
+            self._reporter.note(warning)
 
     def _evaluate(self) -> None:
         state = self.state
@@ -172,6 +181,9 @@ class Trainer:
 
     def _save(self) -> None:
         self._folder.save_state(self.state, self._model, self._optimizer, identity=self._identity)
+
+    def _acknowledge_stop(self) -> None:
+        self._reporter.note("Ending after this step; what is trained so far is kept.")
 
     def _interrupted(self) -> None:
         # A drafter of before is not given away for a few steps.

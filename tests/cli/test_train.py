@@ -203,7 +203,7 @@ def test_the_live_display_shows_loss_acceptance_and_time_left():
         reporter.wrote(TextProgress(10, 2000, 4.0, 0.1))
         console.print(reporter._render())
         reporter.step("Training")
-        reporter.trained(Reading(7, 0.25, 90.0, 1e-3, Gathered(0.5, 1.0, (0.8125, 0.75), 1234.0)))
+        reporter.trained(Reading(7, 0.25, 90.0, 1e-3, Gathered(0.5, 1.0, (0.8125, 0.75), 1234.0, 0.1)))
         console.print(reporter._render())
         reporter.evaluated(ACCEPTANCE, is_best=False)
     shown = console.file.getvalue()
@@ -222,6 +222,6 @@ def test_without_a_terminal_lines_come_now_and_then(capsys):
         reporter.step("Training")
         for second in range(31):
             now[0] = float(second)
-            reporter.trained(Reading(second, 0.1, None, 1e-3, Gathered(0.5, 1.0, (0.5,), 0.0)))
+            reporter.trained(Reading(second, 0.1, None, 1e-3, Gathered(0.5, 1.0, (0.5,), 0.0, 0.1)))
     assert lines[0] == "Training"
     assert [line.split(":")[0] for line in lines[1:]] == ["step 0", "step 15", "step 30"]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,18 @@ class Watcher:
     """Remembers what it was told, and may act on it."""
 
     def __init__(self, on_step=None):
-        self.readings, self.measured, self._on_step = [], [], on_step
+        self.readings, self.measured, self.notes, self._on_step = [], [], [], on_step
+        self.noted = threading.Event()
 
     def trained(self, reading):
         self.readings.append(reading)
 
     def evaluated(self, acceptance, *, is_best):
         self.measured.append((acceptance, is_best))
+
+    def note(self, text):
+        self.notes.append(text)
+        self.noted.set()
 
 
 def make_trainer(folder, settings=SETTINGS, *, watcher=None, identity=None, shape=SHAPE):
@@ -100,6 +106,23 @@ def test_the_signal_handlers_are_put_back(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     interrupt_after(make_trainer(tmp_path), 1)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_an_interrupt_is_acknowledged_before_its_step_ends(tmp_path):
+    watcher, within = Watcher(), []
+    trainer = make_trainer(tmp_path, watcher=watcher)
+    take = trainer._take_step
+
+    def interrupted(host, rate):
+        signal.raise_signal(signal.SIGINT)
+        within.append((watcher.noted.wait(timeout=30), list(watcher.notes)))
+        take(host, rate)
+
+    trainer._take_step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert within == [(True, ["Ending after this step; what is trained so far is kept."])]
+    assert watcher.notes == within[0][1] and trainer.state.step == 1
 
 
 def test_an_interrupt_leaves_a_drafter_and_a_state_however_early(tmp_path):
@@ -286,6 +309,10 @@ def test_a_run_of_minutes_ends_with_its_time(tmp_path):
     # Every step takes ten seconds, the first one too.
     speeds = [reading.gathered.positions_per_s for reading in watcher.readings]
     assert sum(speeds) * 10 == pytest.approx(state.positions) and min(speeds) > 0
+    assert watcher.notes == [
+        "A step takes 10.0 s here, which fits 6 times into --minutes 1, too few to teach a drafter much: lower --rows (2), "
+        "--row-tokens (64) or --anchors (5)."
+    ]
 
 
 def test_training_raises_acceptance_on_the_text_it_sees(tmp_path):
