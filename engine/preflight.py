@@ -92,8 +92,8 @@ def check_artefacts(
     if reasons:
         raise ArtefactError(
             "; ".join(reasons),
-            "Use another work directory (--workdir NEW), or a policy that reads neither profile nor calibration "
-            f"(--policy fixed:K), or measure again ({', '.join(commands)}).",
+            "Use a policy that reads neither profile nor calibration (--policy fixed:K), or another work directory "
+            f"(--workdir NEW) and measure there ({', '.join(commands)}).",
         )
 
 
@@ -118,7 +118,8 @@ def _again(command: str, config: EngineConfig, **settings: str | int | None) -> 
     for name, value in wanted.items():
         if value != getattr(usual, name):
             words += [f"--{name}", str(value)]
-    return f"`{shlex.join(words)}`"
+    # Beside the files of another pair these commands would be refused.
+    return f"`{shlex.join([*words, '--workdir', 'NEW'])}`"
 
 
 def block_size_of(drafter: Path | NgramDrafter) -> int:

@@ -108,7 +108,7 @@ def test_more_requests_than_were_profiled(workplace, capsys):
     assert main([*DECODE, "--concurrency", "64"]) == 1
     said = capsys.readouterr().err
     assert "knows batches of up to 2 requests, and 64 are to run at once" in said
-    assert "--policy fixed:K" in said and "--concurrency 64`" in said and "Loading" not in said
+    assert "--policy fixed:K" in said and "--concurrency 64 --workdir NEW`" in said and "Loading" not in said
 
 
 def calibration_of_the_pair() -> None:
@@ -145,8 +145,8 @@ def test_all_that_is_of_another_drafter_is_refused_at_once_before_anything_loads
         "the calibration is for draft length 7, and the drafter drafts 4",
         "--workdir NEW",
         "--policy fixed:K",
-        f"dspark profile --target {PAIR[1]} --drafter {smaller_drafter} --device cpu --concurrency 64`",
-        f"dspark calibrate --target {PAIR[1]} --drafter {smaller_drafter} --device cpu`",
+        f"dspark profile --target {PAIR[1]} --drafter {smaller_drafter} --device cpu --concurrency 64 --workdir NEW`",
+        f"dspark calibrate --target {PAIR[1]} --drafter {smaller_drafter} --device cpu --workdir NEW`",
     ):
         assert reason in said
     assert "Loading" not in said and "plans rounds by" not in said
