@@ -47,6 +47,13 @@ class DraftWindow:
     causal: bool  # inside the block: a slot sees those before it and itself
 
 
+def is_drafter(raw: Mapping[str, Any]) -> bool:
+    """Does a config.json bear the mark of a drafter's format, be it of several."""
+    named = raw.get("architectures")
+    is_deepspec = isinstance(named, list) and ARCHITECTURE in named
+    return is_deepspec or "speculators_model_type" in raw or "dflash_config" in raw
+
+
 def recognise(raw: Mapping[str, Any]) -> tuple[DraftFormat, str]:
     """The format of a config.json, and what gave it away.
 

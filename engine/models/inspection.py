@@ -13,7 +13,7 @@ from dspark.engine.jobs.tokenizer import Tokenizer
 from dspark.engine.models.aliases import NGRAM_DRAFTER
 from dspark.engine.models.checkpoint_files import CheckpointFiles
 from dspark.engine.models.drafter_config import DrafterConfig
-from dspark.engine.models.drafter_formats import LOOKED_FOR, PICK_ANOTHER, DraftFormat, recognise
+from dspark.engine.models.drafter_formats import LOOKED_FOR, PICK_ANOTHER, is_drafter, recognise
 from dspark.engine.models.licence import stated_licence
 from dspark.engine.models.model_config import FAMILIES, SUPPORTED, ModelConfig, read_json_object
 from dspark.engine.models.refusals import Refusals
@@ -121,7 +121,7 @@ def inspect_ngram(drafter: NgramDrafter, *, target: CheckpointFiles | None = Non
 
 def _kind(raw: Mapping[str, Any], refusals: Refusals) -> tuple[str, str | None, str]:
     """Kind, format, and what gave them away."""
-    if any(key in raw for key in ("speculators_model_type", "dflash_config")) or _is_deepspec(raw):
+    if is_drafter(raw):
         try:
             format, mark = recognise(raw)
         except CheckpointError:
@@ -141,13 +141,6 @@ def _kind(raw: Mapping[str, Any], refusals: Refusals) -> tuple[str, str | None, 
         f"Use a target of one of these architectures. {PICK_ANOTHER}",
     )
     return UNKNOWN, None, "nothing in config.json"
-
-
-def _is_deepspec(raw: Mapping[str, Any]) -> bool:
-    try:
-        return recognise(raw)[0] is DraftFormat.DEEPSPEC
-    except CheckpointError:
-        return False
 
 
 def _verifier(raw: Mapping[str, Any]) -> str | None:
@@ -193,8 +186,8 @@ def _compare(found: Inspection, target: CheckpointFiles, refusals: Refusals) -> 
             f"`{found.name}` is a target, which is compared with no other", "Name the drafter first, then --target."
         )
     other = inspect_checkpoint(target)
-    if other.kind != TARGET:
-        refusals.add(f"`{target.name}` is no target but: {other.kind}", f"Use a target of one of: {SUPPORTED}.")
+    if other.kind == DRAFTER:
+        refusals.add(f"{target.name} is a drafter, not a target", f"Use a target of one of: {SUPPORTED}.")
     for reason in other.refusals:
         refusals.add(f"the target cannot be used: {reason}", reason.remedy)
     if found.drafter is not None and other.model is not None and other.kind == TARGET:

@@ -71,8 +71,18 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
-        """Read `folder`/config.json; end tokens that its generation_config.json names take precedence."""
-        config = cls.from_dict(read_json_object(folder / "config.json"))
+        """Read `folder`/config.json; end tokens that its generation_config.json names take precedence.
+
+        Raises:
+            CheckpointError: it cannot be read, is of a drafter, or is not supported.
+        """
+        # A drafter's configuration holds one of these.
+        from dspark.engine.models.drafter_formats import is_drafter
+
+        raw = read_json_object(folder / "config.json")
+        if is_drafter(raw):
+            raise CheckpointError(f"{folder} is a drafter, not a target", f"Use a target of one of: {SUPPORTED}.")
+        config = cls.from_dict(raw)
         return replace(config, eos_token_ids=_generation_stop_ids(folder) or config.eos_token_ids)
 
     @classmethod

@@ -17,6 +17,8 @@ from dspark.engine.ngram.drafter import NgramDrafter
 from dspark.engine.progress import Progress
 from dspark.engine.wording import first_line, shortened
 
+# Role -> aliases of the other one.
+_OTHERS = {"target": (DEFAULT_DRAFTER, NGRAM_DRAFTER), "drafter": (DEFAULT_TARGET,)}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_TEXT = ["*.json", "*.jinja", "tokenizer*", "vocab*", "merges.txt"]
 _HUB_FILES = [*_HUB_TEXT, "*.safetensors"]
@@ -76,6 +78,9 @@ def _resolve(spec: str, role: str, progress: Progress | None) -> Path:
         return _check_folder(path, spec, role)
     if _HUB_ID.fullmatch(spec):
         return _check_folder(_hub_folder(spec, role, progress), spec, role)
+    if role in _OTHERS and spec in _OTHERS[role]:
+        other = "drafter" if role == "target" else "target"
+        raise UnknownModelError(f"{spec} is a {other}, not a {role}", remedy=_choices(role))
     raise UnknownModelError(
         f"the {role} `{shortened(spec, most=200)}` does not exist: it is no folder, no hub id and no alias",
         remedy=_choices(role),

@@ -99,6 +99,14 @@ def test_heads_that_cannot_be_rotated_in_pairs_are_refused(changes: dict[str, An
     assert_reads_well(caught.value)
 
 
+@pytest.mark.parametrize("name", ["dspark_vanilla", "zlab_dflash", "spec_dspark_d2t"])
+def test_a_drafter_in_the_place_of_a_target_is_called_one(name: str) -> None:
+    folder = FIXTURES / name / "draft"
+    with pytest.raises(CheckpointError, match=r"draft is a drafter, not a target$") as caught:
+        ModelConfig.from_folder(folder)
+    assert_reads_well(caught.value)
+
+
 @pytest.mark.parametrize("model_type", [["llama"], 3, {"a": 1}], ids=named)
 def test_a_model_type_that_is_no_string_is_refused(model_type: Any) -> None:
     with pytest.raises(CheckpointError, match="is not supported") as caught:

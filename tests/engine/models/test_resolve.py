@@ -63,6 +63,22 @@ except CheckpointError as error:
     return json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("find", "alias", "says"),
+    [
+        (resolve.resolve_drafter, "smollm2-135m", "smollm2-135m is a target, not a drafter"),
+        (resolve.resolve_target, "smollm2-135m-dspark", "smollm2-135m-dspark is a drafter, not a target"),
+        (resolve.resolve_target, "ngram", "ngram is a drafter, not a target"),
+    ],
+    ids=["target", "drafter", "look-up"],
+)
+def test_an_alias_of_the_other_role_is_said_to_be_one(tmp_path, monkeypatch, find, alias, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^{says}$") as refused:
+        find(alias)
+    assert_reads_well(refused.value)
+
+
 class TestHub:
     def test_only_the_needed_files_and_then_from_the_cache(self, hub: str, tmp_path: Path) -> None:
         first, printed = resolve_elsewhere("org/name", tmp_path, HF_ENDPOINT=hub)
