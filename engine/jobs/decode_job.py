@@ -72,8 +72,8 @@ class JobProgress(Protocol):
 class DecodeJob:
     """One file to decode: where from, where to, and how where a row does not say.
 
-    `target` and `drafter` are the names under which the models were asked for. The metrics keep them; no row depends on
-    them.
+    `target` and `drafter` are the names under which the models were asked for. Partial file and metrics keep them; no
+    row depends on them.
 
     Raises:
         UsageError: two of the files are the same one, or two flags contradict each other.
@@ -115,9 +115,10 @@ class DecodeJob:
             raise UsageError(f"--traces and --rounds are both {tables[0][1]}", "Give one of them another name.")
 
     def header(self, engine: Mapping[str, Any]) -> dict[str, Any]:
-        """What a result depends on; `engine` is the fingerprint of one."""
+        """What a result depends on, and what its models are called; `engine` is the fingerprint of one."""
         return {
             "engine": dict(engine),
+            "names": {"target": self.target, "drafter": self.drafter},
             "sampling": asdict(self.sampling),
             "input": {"rows": self.input.num_rows, "sha256": self.input.sha256},
             "all_turns": self.all_turns,

@@ -16,6 +16,8 @@ _SHAPE = ("layers", "block_size", "markov_head", "markov_rank", "feature_layers"
 _BATCHES = ("steps", "minutes", "rows", "row_tokens", "anchors")
 _TRAINING = ("optimizer", "learning_rate", "weight_decay", "evaluate_every_s")
 _OPTIONS = frozenset((*_ENGINE, *_ROWS, *_OUTPUT, *_SHAPE, *_BATCHES, *_TRAINING))
+_FINGERPRINTS = ("engine.target", "engine.drafter")
+_NAMES = "names."
 _INPUT = {"input.rows": "the number of rows in --input", "input.sha256": "the content of --input"}
 
 
@@ -28,9 +30,10 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[s
     now = _flat(strict_json.loads(strict_json.dumps(dict(expected)).decode()))
     then = _flat(found)
     return [
-        f"{_named(name)} ({_shown(then.get(name))} then, {_shown(now.get(name))} now)"
+        f"{_named(name)} ({_shown(then, name)} then, {_shown(now, name)} now)"
         for name in sorted(now.keys() | then.keys())
-        if then.get(name) != now.get(name)
+        # Weights are compared, not what they are called.
+        if then.get(name) != now.get(name) and not name.startswith(_NAMES)
     ]
 
 
@@ -52,5 +55,9 @@ def _named(name: str) -> str:
     return f"--{key.removesuffix('_s').replace('_', '-')}" if key in _OPTIONS else name
 
 
-def _shown(value: object) -> str:
-    return shortened(strict_json.dumps(value).decode())
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    """The value of a setting; a model's fingerprint with the model's name, if that was recorded."""
+    value = shortened(strict_json.dumps(settings.get(name)).decode())
+    model = settings.get(_NAMES + name.removeprefix("engine.")) if name in _FINGERPRINTS else None
+    # No drafter is called what it is.
+    return value if model in (None, settings.get(name)) else f"{shortened(str(model))} {value}"

@@ -162,6 +162,17 @@ def test_another_runs_partial_is_refused_by_name(tmp_path):
     opened(tmp_path, resume=True).close()
 
 
+def test_models_of_another_run_are_told_by_name_where_one_was_recorded_and_compared_by_weights(tmp_path):
+    then = {"engine": {"target": "t", "drafter": "d"}, "names": {"target": "big", "drafter": "small"}}
+    opened(tmp_path, header=then).close()
+    renamed = {"engine": then["engine"], "names": {"target": "large", "drafter": "little"}}
+    opened(tmp_path, resume=True, header=renamed).close()
+    now = {"engine": {"target": "u", "drafter": "none"}, "names": {"target": None, "drafter": "none"}}
+    told = r'differs in --drafter \(small "d" then, "none" now\); --target \(big "t" then, "u" now\)$'
+    with pytest.raises(UsageError, match=told):
+        opened(tmp_path, resume=True, header=now)
+
+
 FOREIGN = {
     "rows": b'{"mine": 1}\n',
     "text": b"what I wrote\nby hand\n",
