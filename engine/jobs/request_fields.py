@@ -7,7 +7,7 @@ from typing import Any
 
 from dspark.engine.errors import RequestError
 from dspark.engine.value_kinds import is_number, is_whole
-from dspark.engine.wording import closest, shortened
+from dspark.engine.wording import closest, shortened, shown
 
 KINDS = ("prompt", "prompt_token_ids", "messages", "turns", "conversations", "body")
 SETTINGS = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos")
@@ -111,7 +111,9 @@ def read_settings(fields: Mapping[str, Any], *, is_body: bool) -> dict[str, Any]
         raise RequestError("`max_tokens` and `max_completion_tokens` differ", "Keep one of them.")
     for name in ("max_tokens", "top_k", "seed"):
         if name in settings and not is_whole(settings[name]):
-            raise RequestError(f"`{name}` must be a whole number, not {json_type(settings[name])}", _NO_QUOTES)
+            value = settings[name]
+            found = shown(value) if isinstance(value, float) else json_type(value)
+            raise RequestError(f"`{name}` must be a whole number, not {found}", _NO_QUOTES)
     for name in ("temperature", "top_p"):
         if name in settings and not is_number(settings[name]):
             raise RequestError(f"`{name}` must be a number, not {json_type(settings[name])}", _NO_QUOTES)

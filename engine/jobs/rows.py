@@ -190,6 +190,13 @@ def _string(value: object, name: str) -> str:
     return value
 
 
+def _field(fields: Mapping[str, Any], key: str, name: str) -> object:
+    """What the object `name` has under `key`."""
+    if key not in fields:
+        raise RequestError(f"`{name}.{key}` is missing", f"Put text into `{name}.{key}`.")
+    return fields[key]
+
+
 def _token_ids(value: object, name: str) -> list[int]:
     if not isinstance(value, list) or not all(type(token) is int and 0 <= token < 2**31 for token in value):
         raise RequestError(f"`{name}` is no list of token ids", "Give whole numbers from 0 up.")
@@ -214,8 +221,8 @@ def _messages(value: object) -> list[Message]:
             )
         if message.get("tool_calls") or message.get("function_call"):
             raise RequestError(f"`{name}` has tool calls, which are not supported", "Leave them out.")
-        role = _string(message.get("role"), f"{name}.role")
-        messages.append({"role": role, "content": _content(message.get("content"), f"{name}.content")})
+        role = _string(_field(message, "role", name), f"{name}.role")
+        messages.append({"role": role, "content": _content(_field(message, "content", name), f"{name}.content")})
     return messages
 
 
@@ -229,7 +236,7 @@ def _content(value: object, name: str) -> str:
             kind = part.get("type") if isinstance(part, dict) else None
             but = f" but {shown(kind)}" if kind else ""
             raise RequestError(f"`{name}` has a part that is not text{but}", "Give parts of type text alone.")
-        texts.append(_string(part.get("text"), f"{name}.text"))
+        texts.append(_string(_field(part, "text", name), f"{name}.text"))
     return "".join(texts)
 
 
@@ -245,11 +252,11 @@ def _conversation(value: object) -> list[Message]:
         name = f"conversations[{number}]"
         if not isinstance(turn, dict):
             raise RequestError(f"`{name}` must be an object, not {json_type(turn)}", 'Write {"from": …, "value": …}.')
-        speaker = _string(turn.get("from"), f"{name}.from")
+        speaker = _string(_field(turn, "from", name), f"{name}.from")
         role = _SHAREGPT_ROLES.get(speaker)
         if role is None:
             raise RequestError(f"`{name}.from` is {shown(speaker)}", f"Known are {', '.join(_SHAREGPT_ROLES)}.")
-        messages.append({"role": role, "content": _string(turn.get("value"), f"{name}.value")})
+        messages.append({"role": role, "content": _string(_field(turn, "value", name), f"{name}.value")})
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] != "user":
