@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,8 +89,9 @@ def export(
     made = export_for(to, source)
     folder = output or workdir / EXPORT
     check_folder(folder, flag="--output")
+    there_before = {name for name in made.files if os.path.lexists(folder / name)}
     paths = save(made, folder)
-    _render(to, made, paths, sink)
+    _render(to, made, paths, sink, there_before=there_before)
 
 
 def _profile(named: str | None, default: Path) -> Profile | None:
@@ -104,7 +106,7 @@ def _calibration(named: Path | None, default: Path) -> Calibration | None:
     return load_calibration(named or default) if named is not None or os.path.lexists(default) else None
 
 
-def _render(engine: str, made: Export, paths: list[Path], sink: Sink) -> None:
+def _render(engine: str, made: Export, paths: list[Path], sink: Sink, *, there_before: Collection[str]) -> None:
     places = {path.name: str(path) for path in paths}
     settings = [re.sub(r"\{([^}]+)\}", lambda match: places[match[1]], setting) for setting in made.settings]
     sink.document(
@@ -116,7 +118,8 @@ def _render(engine: str, made: Export, paths: list[Path], sink: Sink) -> None:
             "notes": made.notes,
         }
     )
-    sink.table(f"export for {engine}", [("file", place) for place in places.values()])
+    rows = [("replaced" if name in there_before else "file", place) for name, place in places.items()]
+    sink.table(f"export for {engine}", rows)
     for setting in settings:
         sink.note(f"  {setting}")
     for note in made.notes:

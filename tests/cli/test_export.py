@@ -64,6 +64,18 @@ def test_sglang(workplace, calibration, capsys):
     assert "whole round (target, draft, verification at temperature 0), behind 256 tokens of context" in err
 
 
+def test_files_that_were_there_are_said_to_be_replaced(workplace, capsys):
+    assert main(["export", "--to", "sglang"]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    Path("dspark-out/export/sglang.sts.json").unlink()
+    assert main(["export", "--to", "sglang"]) == 0
+    rows = [line.split() for line in capsys.readouterr().err.splitlines() if line.startswith("│")]
+    assert [(row[1], row[3]) for row in rows] == [
+        ("replaced", "dspark-out/export/sglang.sps.json"),
+        ("file", "dspark-out/export/sglang.sts.json"),
+    ]
+
+
 def test_tensorrt_llm(workplace, calibration, capsys):
     assert main(["export", "--to", "tensorrt-llm", "--scope", "target"]) == 0
     assert written("tensorrt-llm.sts.json")["sts_temperatures"] == list(calibration.temperatures)
