@@ -170,7 +170,7 @@ def calibrate(
         if seed < 0:
             raise UsageError(f"--seed is {seed}", "Give a whole number of at least 0.")
     candidates = refusals.made(_grid, grid)
-    engine_config = refusals.made(
+    engine_config = refusals.made_each(
         EngineConfig,
         target=target,
         drafter=drafter,
@@ -181,7 +181,7 @@ def calibrate(
         concurrency=concurrency,
         seed=seed,
     )
-    sampling = refusals.made(
+    sampling = refusals.made_each(
         SamplingParams,
         temperature=temperature,
         top_k=top_k,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dspark.cli.errors import PARSER_ERROR, explain
+from dspark.cli.errors import PARSER_ERROR, SeveralRefused, explain
 from dspark.engine.errors import UsageError
 from dspark.engine.wording import closest
 
@@ -65,14 +65,24 @@ def file_named(ctx: Any) -> Iterator[None]:
     """
     try:
         yield
+    except SeveralRefused as error:
+        raise SeveralRefused([_naming_file(one, ctx) or one for one in error.errors]) from error
     except (UsageError, PARSER_ERROR) as error:
-        told = explain(error, resumable=False)
-        keys = _set_by_file(ctx, set(_FLAG.findall(f"{told.message} {told.remedy}")))
-        if not keys:
+        named = _naming_file(error, ctx)
+        if named is None:
             raise
-        names = " and ".join(f"`{key}`" for key in keys)
-        where = f"{names} {'is' if len(keys) == 1 else 'are'} set in {ctx.meta[_APPLIED][1]}"
-        raise UsageError(f"{told.message} ({where})", told.remedy) from error
+        raise named from error
+
+
+def _naming_file(error: Exception, ctx: Any) -> UsageError | None:
+    """The error with the options that the file set; None if it speaks of none."""
+    told = explain(error, resumable=False)
+    keys = _set_by_file(ctx, set(_FLAG.findall(f"{told.message} {told.remedy}")))
+    if not keys:
+        return None
+    names = " and ".join(f"`{key}`" for key in keys)
+    where = f"{names} {'is' if len(keys) == 1 else 'are'} set in {ctx.meta[_APPLIED][1]}"
+    return UsageError(f"{told.message} ({where})", told.remedy)
 
 
 def _set_by_file(ctx: Any, flags: set[str]) -> list[str]:

@@ -90,7 +90,7 @@ def decode(
     from dspark.engine.scheduler.policies import parse_policy
 
     refusals = Refusals(ctx)
-    engine_config = refusals.made(
+    engine_config = refusals.made_each(
         EngineConfig,
         target=target,
         drafter=drafter,
@@ -103,7 +103,7 @@ def decode(
         seed=seed,
         adapt=not no_adapt,
     )
-    sampling = refusals.made(
+    sampling = refusals.made_each(
         SamplingParams,
         temperature=temperature,
         top_k=top_k,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
@@ -18,6 +19,8 @@ FAILURE, USAGE, ERROR_ROWS, INTERRUPTED = 1, 2, 3, 130
 
 # The parser's base class has moved between Typer's releases; what it derives from has not.
 PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+# How Typer's releases say so; the value is not in all of their sentences.
+_NO_NUMBER = re.compile(r"\bvalid (integer|int|number|float)\b")
 _ARRAY_ERRORS = (
     ("dspark.calibration.errors", "CalibrationError"),
     ("dspark.profiles.errors", "ProfileError"),
@@ -30,6 +33,14 @@ Made = TypeVar("Made")
 
 class Interrupted(DsparkError):
     """The user stopped a run; the remedy says what there is of it."""
+
+
+class SeveralRefused(UsageError):
+    """Several usage errors; together they are one sentence, and their remedies one after the other."""
+
+    def __init__(self, errors: Sequence[UsageError]) -> None:
+        super().__init__("; ".join(map(str, errors)), " ".join(dict.fromkeys(error.remedy for error in errors)))
+        self.errors = tuple(errors)
 
 
 @contextmanager
@@ -70,25 +81,37 @@ class Refusals:
             return make(*args, **kwargs)
         return cast(Made, None)
 
+    def made_each(self, make: Callable[..., Made], **values: object) -> Made:
+        """As `made`, where `make` ends at the first value that it refuses: each is tried by itself, then all."""
+        known = len(self._errors)
+        for name, value in values.items():
+            self.made(make, **{name: value})
+        return self.made(make, **values) if len(self._errors) == known else cast(Made, None)
+
     def tell(self) -> None:
         """Raise what was collected, as one.
 
         Raises:
-            UsageError: something was.
+            UsageError: something was; a SeveralRefused if it was more than one thing.
         """
+        if len(self._errors) == 1:
+            raise self._errors[0]
         if self._errors:
-            remedies = dict.fromkeys(error.remedy for error in self._errors)
-            raise UsageError("; ".join(map(str, self._errors)), " ".join(remedies)) from self._errors[0]
+            raise SeveralRefused(self._errors) from self._errors[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How an exception is told to people (`trace` only where it is a fault of ours)."""
+    """How an exception is told to people (`trace` only where it is a fault of ours).
+
+    `parts`: where it tells of several things, each of them with its own remedy.
+    """
 
     message: str
     remedy: str
     exit_code: int
     trace: str = ""
+    parts: tuple[Explanation, ...] = ()
 
 
 def explain(error: BaseException, *, resumable: bool) -> Explanation:
@@ -96,6 +119,9 @@ def explain(error: BaseException, *, resumable: bool) -> Explanation:
     if isinstance(error, Interrupted | KeyboardInterrupt):
         remedy = getattr(error, "remedy", "Run the same command again.")
         return Explanation(str(error) or "interrupted", remedy, INTERRUPTED)
+    if isinstance(error, SeveralRefused):
+        parts = tuple(explain(one, resumable=resumable) for one in error.errors)
+        return Explanation(str(error), error.remedy, USAGE, parts=parts)
     if isinstance(error, UsageError):
         return Explanation(str(error), error.remedy, USAGE)
     if isinstance(error, DsparkError):
@@ -103,10 +129,7 @@ def explain(error: BaseException, *, resumable: bool) -> Explanation:
     if _raised_by_arrays(error):
         return Explanation(str(error), getattr(error, "remedy", ""), FAILURE)
     if isinstance(error, PARSER_ERROR):
-        ctx = getattr(error, "ctx", None)
-        command = ctx.command_path if ctx is not None else "dspark"
-        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-        return Explanation(message, f"`{command} --help` lists what there is.", USAGE)
+        return _explain_parser_error(error)
     if isinstance(error, BrokenPipeError):
         remedy = "Result files are not affected; --resume goes on." if resumable else "Run it again, and read it all."
         return Explanation("the reader of the output closed its pipe", remedy, FAILURE)
@@ -127,6 +150,18 @@ def explain(error: BaseException, *, resumable: bool) -> Explanation:
         FAILURE,
         trace="".join(traceback.format_exception(error)),
     )
+
+
+def _explain_parser_error(error: Exception) -> Explanation:
+    param = getattr(error, "param", None)
+    no_number = _NO_NUMBER.search(getattr(error, "message", ""))
+    if param is not None and no_number is not None:
+        kind = "whole number" if no_number[1].startswith("int") else "number"
+        return Explanation(f"{param.opts[0]} is no {kind}", f"Give a {kind}.", USAGE)
+    ctx = getattr(error, "ctx", None)
+    command = ctx.command_path if ctx is not None else "dspark"
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    return Explanation(message, f"`{command} --help` lists what there is.", USAGE)
 
 
 def _raised_by_arrays(error: BaseException) -> bool:

@@ -139,9 +139,10 @@ class Sink:
         with suppress(OSError):
             if explanation.trace:
                 print(explanation.trace, file=sys.stderr, end="")
-            print(f"dspark: {explanation.message}", file=sys.stderr)
-            if explanation.remedy:
-                print(f"  {explanation.remedy}", file=sys.stderr)
+            for part in explanation.parts or (explanation,):
+                print(f"dspark: {part.message}", file=sys.stderr)
+                if part.remedy:
+                    print(f"  {part.remedy}", file=sys.stderr)
             sys.stderr.flush()
         try:
             self.document(

@@ -87,7 +87,7 @@ def profile(
     sink: Sink = ctx.obj
     sink.configure(json=json, quiet=quiet)
     refusals = Refusals(ctx)
-    engine_config = refusals.made(
+    engine_config = refusals.made_each(
         EngineConfig,
         target=target,
         drafter=drafter,

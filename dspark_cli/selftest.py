@@ -105,7 +105,7 @@ def selftest(
     from dspark.engine.selftest.settings import SelftestSettings
 
     refusals = Refusals(ctx)
-    engine_config = refusals.made(
+    engine_config = refusals.made_each(
         EngineConfig,
         target=target,
         drafter=drafter,

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from dspark.engine.errors import UsageError
 from dspark.engine.scheduler.arrays import IntArray, RealArray
 from dspark.engine.scheduler.survival import log_confidence, log_survival
-from dspark.engine.wording import shown
+from dspark.engine.wording import closest, shortened, shown
 
+# Policy -> what stands behind its colon, if it has one.
+_VALUES = {"none": "", "fixed": "K", "threshold": "T", "threshold-position": "T", "causal": "", "async": ""}
 _SPELLINGS = "none, fixed:K, threshold:T, threshold-position:T, causal or async"
 
 
@@ -154,7 +156,16 @@ def _spelled(text: str, gamma: int | None) -> LengthPolicy | Planned:
         return Threshold(_threshold(value, text=text))
     if name == "threshold-position" and colon:
         return Threshold(_threshold(value, text=text), per_position=True)
-    raise UsageError(f"policy {shown(text)} is unknown", f"Use {_SPELLINGS}.")
+    raise UsageError(f"policy {shown(text)} is unknown", f"{_guess(name, value)}Use {_SPELLINGS}.")
+
+
+def _guess(name: str, value: str) -> str:
+    """The spelling that is most likely meant by a policy of this name."""
+    meant = closest(name.lower(), _VALUES)
+    if meant is None:
+        return ""
+    placeholder = _VALUES[meant]
+    return f"Did you mean `{meant}{placeholder and ':' + shortened(value or placeholder)}`? "
 
 
 def _length(value: str, gamma: int | None, *, text: str) -> int:

@@ -218,7 +218,10 @@ USAGE = {
     "target alone": (["--target", "mine"], "the target mine has no drafter to calibrate\n  Name one with --drafter."),
     "input": (["-i", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
     "workdir": (["--workdir", "file"], "Give another --workdir."),
-    "two at once": (["--method", "platt", "--holdout", "2"], "--method is 'platt'; --holdout is 2.0"),
+    "two at once": (
+        ["--method", "platt", "--holdout", "2"],
+        "--method is 'platt'\n  Choose one of: sts, joint, nll.\ndspark: --holdout is 2.0\n  Give a share",
+    ),
 }
 
 

@@ -16,19 +16,28 @@ __all__ = ["workplace"]
 def test_two_things_that_are_wrong_are_both_told(workplace, capsys):
     Path("dspark-out").mkdir()
     Path("dspark-out/decode.jsonl").touch()
-    arguments = ["-i", "nowhere", "--top-p", "3", "--device", "tpu", "--policy", "lucky"]
-    assert main(["decode", *arguments]) == 2
-    what, remedy = capsys.readouterr().err.splitlines()
-    for part in (
-        "--device is 'tpu'",
-        "--top-p is 3",
-        "--policy 'lucky' is unknown",
-        "decode.jsonl exists",
-        "cannot read nowhere",
-    ):
-        assert part in what
-    for part in ("Choose one of: auto, cpu, cuda.", "Give --overwrite", "Check the path given to --input."):
-        assert part in remedy
+    arguments = ["-i", "nowhere", "--top-p", "3", "--max-tokens", "0", "--device", "tpu", "--dtype", "int3"]
+    assert main(["decode", *arguments, "--policy", "lucky"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    expected = [
+        ("--device is 'tpu'", "Choose one of: auto, cpu, cuda."),
+        ("--dtype is 'int3'", "Choose one of: auto, float32"),
+        ("--top-p is 3.0", "Give a number above 0 and up to 1"),
+        ("--max-tokens is 0", "Give a whole number from 1"),
+        ("--policy 'lucky' is unknown", "Use none, fixed:K"),
+        ("dspark-out/decode.jsonl exists", "Give --overwrite"),
+        ("cannot read nowhere", "Check the path given to --input."),
+    ]
+    assert len(told) == 2 * len(expected)
+    for what, remedy, (problem, way_out) in zip(told[::2], told[1::2], expected, strict=True):
+        assert what.startswith(f"dspark: {problem}") and remedy.startswith(f"  {way_out}")
+
+
+def test_together_with_others_a_value_of_the_file_is_still_said_to_be_of_it(workplace, capsys):
+    Path("c.toml").write_text("top-p = 3\n")
+    assert main(["decode", "-i", "in.jsonl", "--config", "c.toml", "--device", "tpu"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[::2] == ["dspark: --device is 'tpu'", "dspark: --top-p is 3.0 (`top-p` is set in c.toml)"]
 
 
 def test_standard_input_is_not_waited_for_when_something_else_is_wrong(workplace, capsys, monkeypatch):
@@ -41,7 +50,10 @@ USAGE = {
     "no input": ([], "dspark decode --input prompts.jsonl"),
     "missing input": (["-i", "nowhere"], "cannot read nowhere"),
     "unknown flag": (["--foo"], "--foo"),
-    "number": (["-i", "in.jsonl", "--max-tokens", "many"], "--max-tokens"),
+    "no whole number": (["-i", "in.jsonl", "--max-tokens", "many"], "--max-tokens is no whole number\n  Give a whole"),
+    "no number": (["-i", "in.jsonl", "--top-p", "most"], "--top-p is no number\n  Give a number."),
+    "misspelt policy": (["-i", "in.jsonl", "--policy", "fixd:3"], "is unknown\n  Did you mean `fixed:3`? Use none"),
+    "policy without value": (["-i", "in.jsonl", "--policy", "treshold"], "Did you mean `threshold:T`? Use none"),
     "top-p": (["-i", "in.jsonl", "--top-p", "0"], "--top-p is 0"),
     "nan": (["-i", "in.jsonl", "--temperature", "nan"], "--temperature"),
     "device": (["-i", "in.jsonl", "--device", "tpu"], "--device is 'tpu'\n  Choose one of: auto, cpu, cuda"),

@@ -169,18 +169,21 @@ def test_all_that_is_wrong_is_told_at_once(workplace, capsys):
     arguments = ["--resume", "--overwrite", "--feature-layers", "a", "--layers", "0", "--optimizer", "sgd"]
     arguments += ["--temperatures", "hot", "--max-tokens", "1", "--dtype", "int8"]
     assert main(["train", "-o", "d", *arguments]) == 2
-    what, remedy = capsys.readouterr().err.splitlines()
-    assert what.split("; ") == [
+    told = capsys.readouterr().err.splitlines()
+    assert told[::2] == [
         "dspark: --resume and --overwrite exclude each other",
-        "--feature-layers is 'a', not whole numbers",
-        "--layers is 0",
-        "--optimizer is 'sgd'",
-        "--temperatures is 'hot', not numbers",
-        "--max-tokens is 1",
-        "--dtype int8 cannot be trained in",
+        "dspark: --feature-layers is 'a', not whole numbers",
+        "dspark: --layers is 0",
+        "dspark: --optimizer is 'sgd'",
+        "dspark: --temperatures is 'hot', not numbers",
+        "dspark: --max-tokens is 1",
+        "dspark: --dtype int8 cannot be trained in",
     ]
-    for part in ("Keep one of them.", "Write, say, --feature-layers 1,8,15.", "Choose one of: adamw, muon."):
-        assert part in remedy
+    assert [told[at] for at in (1, 3, 7)] == [
+        "  Keep one of them.",
+        "  Write, say, --feature-layers 1,8,15.",
+        "  Choose one of: adamw, muon.",
+    ]
     assert not workplace.asked and not Path("d").exists()
 
 

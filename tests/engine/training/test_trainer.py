@@ -310,8 +310,8 @@ def test_a_run_of_minutes_ends_with_its_time(tmp_path):
     speeds = [reading.gathered.positions_per_s for reading in watcher.readings]
     assert sum(speeds) * 10 == pytest.approx(state.positions) and min(speeds) > 0
     assert watcher.notes == [
-        "A step takes 10.0 s here, which fits 6 times into --minutes 1, too few to teach a drafter much: lower --rows (2), "
-        "--row-tokens (64) or --anchors (5)."
+        "A step takes 10.0 s here, which fits 6 times into --minutes 1, too few to teach a drafter much: "
+        "lower --rows (2), --row-tokens (64) or --anchors (5)."
     ]
 
 
