@@ -79,7 +79,8 @@ def profile_engine(
     steady = run.warm_up(rng)
     repeats = settings.repeats_for(run.once_s)
     minutes, seconds = divmod(round(repeats * run.once_s), 60)
-    progress.step(f"{len(plan.points)} points, {repeats} times each: about {minutes}:{seconds:02} minutes")
+    duration = f"{minutes}:{seconds:02} minutes" if minutes else f"{seconds} s"
+    progress.step(f"{len(plan.points)} points, {repeats} times each: about {duration}")
     for repeat in range(repeats):
         run.repeat(rng, f"Measuring, repeat {repeat + 1} of {repeats}")
         states.append(device_state(engine.device))

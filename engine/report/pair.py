@@ -24,6 +24,9 @@ class Pair:
     acceptance: str | None
 
 
+_REMEDY = "Make both of them again with the same models, or keep each pair in a work directory of its own (--workdir)."
+
+
 def check_pairs(pairs: Sequence[Pair], folder: Path) -> list[str]:
     """Refuse artefacts of different models, draft lengths or acceptance modes; return what could not be compared.
 
@@ -42,7 +45,7 @@ def check_pairs(pairs: Sequence[Pair], folder: Path) -> list[str]:
                 names = [_described(getattr(pair, role)) for pair in (one, other)]
                 raise ReportError(
                     f"{folder}: {one.source} is of {role} {names[0]} and {other.source} of {names[1]}",
-                    "Run what made the older of the two again, or keep each pair in a work directory of its own.",
+                    _REMEDY,
                 )
         for what in ("gamma", "acceptance"):
             left, right = getattr(one, what), getattr(other, what)
@@ -50,7 +53,7 @@ def check_pairs(pairs: Sequence[Pair], folder: Path) -> list[str]:
                 name = {"gamma": "draft length", "acceptance": "acceptance mode"}[what]
                 raise ReportError(
                     f"{folder}: {one.source} is of {name} {left} and {other.source} of {right}",
-                    "Run what made the older of the two again, or keep each pair in a work directory of its own.",
+                    _REMEDY,
                 )
     return notes
 

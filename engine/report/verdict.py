@@ -137,7 +137,14 @@ def _answer(scheduled: Sequence[Gain], pays_from: int | None, device: str) -> st
     most = max(paying or scheduled, key=lambda gain: gain.gain)
     best = f"{most.gain:+.1%} ({most.low:+.1%} to {most.high:+.1%}) against `{most.against}`"
     losing = [gain for gain in scheduled if gain.high < 0 and gain.gain <= -WORTH]
-    if not paying:
+    if not paying and max(gain.high for gain in scheduled) >= WORTH:
+        answer = (
+            f"Whether scheduled verification pays on {device} with this drafter cannot be told from so few draws: at "
+            f"no load up to {_counted(scheduled[-1].concurrency)} is `async` ahead of the best policy that does not "
+            f"schedule by {WORTH:.0%} and beyond chance; its best is {best}, at {_counted(most.concurrency)}. Record "
+            "more requests."
+        )
+    elif not paying:
         answer = (
             f"Scheduled verification does not pay on {device} with this drafter: at no load up to "
             f"{_counted(scheduled[-1].concurrency)} does `async` give {WORTH:.0%} more tokens a second than the best "

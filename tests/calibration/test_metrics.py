@@ -55,6 +55,12 @@ def test_worse_means_beyond_chance(before: float, after: float, worse: bool) -> 
     assert PositionMetrics(1, 2, share, share, scores(before), scores(after)).worse is worse
 
 
+def test_what_did_not_change_is_no_worse_where_few_rounds_put_the_nulls_95_percent_below_its_mean() -> None:
+    same = PredictionMetrics(0.32, EceNull(0.0147, 0.005), 0.5, 0.1, 0.8, 0.5, None)
+    share = Proportion.of(1, 2)
+    assert not PositionMetrics(1, 2, share, share, same, same).worse
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 10.0])
 def test_confidence_is_a_probability_at_every_logit(temperature: float) -> None:

@@ -80,6 +80,13 @@ def test_the_answer_names_where_it_pays_and_what_it_costs(async_means, pays_from
     assert verdict.pays == ("does not pay" not in verdict.sentences[0])
 
 
+def test_a_gain_that_chance_may_hide_is_not_denied():
+    plain = steady("none", 100)
+    ahead = line("async", [95.0, 110.0, 99.0, 107.0])
+    verdict = judge(frontier(plain, ahead, steady("oracle", 200)), make_rounds(50), PROFILE, ONES)
+    assert not verdict.pays and "cannot be told from so few draws" in verdict.sentences[0]
+
+
 def test_a_profile_that_is_not_to_be_trusted_is_said_first_and_makes_every_claim_conditional():
     unsteady = replace(PROFILE, manifest={"spread": 0.65})
     verdict = judged((110, 110, 110), profile=unsteady)
