@@ -46,7 +46,7 @@ def verdict(fits: Sequence[PositionFit], metrics: Sequence[PositionMetrics], *, 
     if mean.before <= mean.before_high and abs(mean.before - mean.after) <= mean.noise:
         most = max(m.rounds for m in measured)
         if most < FEW_ROUNDS:
-            return f"Before and after, {most} rounds cannot tell the confidences from calibrated ones: {change}."
+            return f"{most} rounds are too few to tell whether calibration was needed or helped: {change}."
         return f"The confidences were calibrated already, and calibration changes nothing beyond noise: {change}."
     if mean.better:
         return f"Calibration helped: {change}."
@@ -173,7 +173,8 @@ class _MeanEce:
 
     @property
     def noise(self) -> float:
-        return self.perfect_high - self.perfect
+        # Of few rounds the 95 % may lie below the mean.
+        return max(self.perfect_high - self.perfect, 0.0)
 
     @property
     def better(self) -> bool:

@@ -77,7 +77,8 @@ def _calibration_row(position: Position) -> tuple[str, ...]:
         f"{metrics.rounds:,}",
         f"{position.fit.temperature:.3f}" if position.fit.fitted else "1 (left)",
         _change(metrics.before.ece, metrics.after.ece, digits=4),
-        "-" if null is None else f"{null.mean:.4f}, {null.high:.4f}",
+        # Of few rounds the 95 % may lie below the mean, which tells nobody anything.
+        "-" if null is None or null.high < null.mean else f"{null.mean:.4f}, {null.high:.4f}",
     )
 
 

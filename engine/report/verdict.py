@@ -134,13 +134,14 @@ def _draft_cost(frontier: Frontier) -> str:
 
 def _answer(scheduled: Sequence[Gain], pays_from: int | None, device: str) -> str:
     paying = [gain for gain in scheduled if gain.pays]
-    most = max(paying or scheduled, key=lambda gain: gain.gain)
+    may_pay = [gain for gain in scheduled if gain.high >= WORTH]
+    most = max(paying or may_pay or scheduled, key=lambda gain: gain.gain)
     best = f"{most.gain:+.1%} ({most.low:+.1%} to {most.high:+.1%}) against `{most.against}`"
     losing = [gain for gain in scheduled if gain.high < 0 and gain.gain <= -WORTH]
-    if not paying and max(gain.high for gain in scheduled) >= WORTH:
+    if may_pay and not paying:
         answer = (
-            f"Whether scheduled verification pays on {device} with this drafter cannot be told from so few draws: at "
-            f"no load up to {_counted(scheduled[-1].concurrency)} is `async` ahead of the best policy that does not "
+            f"Whether scheduled verification pays on {device} with this drafter cannot be told from so few requests: "
+            f"at no load up to {_counted(scheduled[-1].concurrency)} is `async` ahead of the best policy that does not "
             f"schedule by {WORTH:.0%} and beyond chance; its best is {best}, at {_counted(most.concurrency)}. Record "
             "more requests."
         )

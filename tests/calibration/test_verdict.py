@@ -11,7 +11,7 @@ from dspark.calibration import calibrate
     ("rounds", "begins"),
     [
         (300, "Too few rounds to tell whether calibration helps: 80 at a position to measure on, and it takes 100."),
-        (1000, "Before and after, 300 rounds cannot tell the confidences from calibrated ones: mean held-out ECE"),
+        (1000, "300 rounds are too few to tell whether calibration was needed or helped: mean held-out ECE"),
         (20_000, "The confidences were calibrated already"),
     ],
     ids=["too few", "few", "enough"],

@@ -84,7 +84,7 @@ def test_a_gain_that_chance_may_hide_is_not_denied():
     plain = steady("none", 100)
     ahead = line("async", [95.0, 110.0, 99.0, 107.0])
     verdict = judge(frontier(plain, ahead, steady("oracle", 200)), make_rounds(50), PROFILE, ONES)
-    assert not verdict.pays and "cannot be told from so few draws" in verdict.sentences[0]
+    assert not verdict.pays and "cannot be told from so few requests" in verdict.sentences[0]
 
 
 def test_a_profile_that_is_not_to_be_trusted_is_said_first_and_makes_every_claim_conditional():
