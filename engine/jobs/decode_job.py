@@ -186,8 +186,7 @@ def decode_file(
             results.publish(strict_json.dumps(job.output_format.line(record)) for record in results.records())
             if traces is not None:
                 traces.write(results.records())
-            models = {"target": job.target, "drafter": job.drafter}
-            document = {**summary.to_dict(), "run": header, "manifest": {**models, **_manifest(engine)}}
+            document = {**summary.to_dict(), "run": header, "manifest": {**header["names"], **_manifest(engine)}}
             _write_document(job.metrics, document)
         # Only now: killed before this line, a resumed run finds everything and repeats the last steps.
         results.discard_partial()

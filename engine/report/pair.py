@@ -12,6 +12,8 @@ from dspark.engine.report.errors import ReportError
 # A name and a fingerprint of the weights; None: not recorded.
 Model = tuple[str | None, str | None]
 
+_REMEDY = "Make both of them again with the same models, or keep each pair in a work directory of its own (--workdir)."
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -22,9 +24,6 @@ class Pair:
     drafter: Model
     gamma: int | None
     acceptance: str | None
-
-
-_REMEDY = "Make both of them again with the same models, or keep each pair in a work directory of its own (--workdir)."
 
 
 def check_pairs(pairs: Sequence[Pair], folder: Path) -> list[str]:

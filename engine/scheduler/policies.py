@@ -17,7 +17,8 @@ from dspark.engine.wording import closest, shortened, shown
 
 # Policy -> what stands behind its colon, if it has one.
 _VALUES = {"none": "", "fixed": "K", "threshold": "T", "threshold-position": "T", "causal": "", "async": ""}
-_SPELLINGS = "none, fixed:K, threshold:T, threshold-position:T, causal or async"
+*_FIRST, _LAST = (f"{name}:{value}" if value else name for name, value in _VALUES.items())
+_SPELLINGS = f"{', '.join(_FIRST)} or {_LAST}"
 
 
 @dataclass(slots=True)

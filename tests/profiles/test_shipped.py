@@ -14,7 +14,8 @@ def test_a_shipped_curve_predicts_what_was_kept_from_its_fit(name: str) -> None:
     assert profile.conditions.device_name == "NVIDIA H200"
     held_out = [point for point in profile.measurements if point.held_out]
     error = prediction_error([profile.curve.predict(point) for point in held_out], held_out)
-    assert error.num_points >= 20 and error.median is not None and error.p90 is not None
+    assert error.num_points == profile.validation.num_points >= 20
+    assert error.median is not None and error.p90 is not None
     assert error.median < 0.05 and error.p90 < 0.1
     assert [error.median, error.p90] == pytest.approx([profile.validation.median, profile.validation.p90], rel=1e-3)
     times = profile.curve.step_time_s(np.arange(1, profile.curve.max_batch_tokens + 1))
